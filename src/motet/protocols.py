@@ -55,10 +55,13 @@ class Algorithm(Protocol):
     """Two pure functions. `loss` returns sums, never means: the trainer alone divides, by the denominators of the
     whole batch, so the result does not depend on how the batch is cut."""
 
-    denominator: Literal["tokens", "sequences"]
-    """What the summed loss is divided by: `Batch.num_tokens` or `Batch.num_sequences`."""
-    needs_reference: bool
-    """Whether `LossInputs.ref_logprobs` must be given."""
+    @property
+    def denominator(self) -> Literal["tokens", "sequences"]:
+        """What the summed loss is divided by: `Batch.num_tokens` or `Batch.num_sequences`."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether `LossInputs.ref_logprobs` must be given."""
 
     def advantages(self, group: Group) -> Advantages | Skip: ...
     def loss(self, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:

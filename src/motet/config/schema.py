@@ -113,8 +113,8 @@ class RewardConfig(Section):
 class AlgorithmConfig(Section):
     kind: Literal["grpo", "dr_grpo", "rloo", "dapo", "gspo", "cispo"] = "grpo"
     """The policy-gradient method; each is one page under `motet/algorithms`."""
-    scale: Literal["std", "none"] = "std"
-    """GRPO, DAPO, GSPO and CISPO: divide the centred reward by the group's standard deviation, or not."""
+    scale: Literal["std", "none"] | None = None
+    """GRPO, DAPO, GSPO and CISPO: divide the centred reward by the group's standard deviation, or not. Unset: `std`."""
     clip_low: float | None = Field(None, gt=0)
     """Lower clip distance of the ratio. Unset: the method's own default."""
     clip_high: float | None = Field(None, gt=0)

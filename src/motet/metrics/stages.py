@@ -1,0 +1,37 @@
+"""Where the time of a step goes."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Stopwatch:
+    """Sums seconds per stage. Stages may overlap, as those of concurrent rollouts do; each counts its own time.
+
+    >>> watch = Stopwatch(clock=iter([10.0, 12.5]).__next__)
+    >>> with watch.stage("rollout"):
+    ...     pass
+    >>> watch.lap()
+    {'seconds/rollout': 2.5}
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self._seconds[name] += self._clock() - started
+
+    def lap(self) -> dict[str, float]:
+        """`seconds/<stage>` since the last lap. A stage that is still running counts in the lap in which it ends."""
+        seconds = {f"seconds/{name}": value for name, value in self._seconds.items()}
+        self._seconds.clear()
+        return seconds

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from motet.metrics.log import MetricsLog
+
+STEP = {
+    "reward/mean": 0.5,
+    "loss": -0.00123,
+    "entropy": 0.4321,
+    "grad_norm": 0.75,
+    "mismatch/mean": 1.5e-7,
+    "completion/length_tokens": 2.5,
+    "data/age": 0.0,
+    "tokens_per_second": 812.4,
+    "seconds/step": 3.44,
+    "groups/skipped/no_spread": 2.0,
+    "groups/skipped/too_long": 3.0,
+    "lr": 1e-3,
+}
+
+
+def ticking(*seconds: float) -> Callable[[], float]:
+    return iter(seconds).__next__
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_console_shows_one_aligned_line_per_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = ticking(0, 100, 110, 180, 1000)
+    with MetricsLog(tmp_path, num_steps=20, tensorboard=False, clock=clock) as log:
+        log.log(0, {"eval/accuracy": 0.46})
+        log.log(1, STEP)
+        log.log(10, {**STEP, "eval/accuracy": 0.875})
+        log.log(20, STEP)
+    fields = (
+        "reward 0.500  loss -1.2e-03  entropy 0.432  grad  0.750  |new-old| 1.5e-07  length   2.5  age 0.0  "
+        "   812 tok/s    3.4s  skipped  5"
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "step  0/20 [>         ] eta      -  held-out 0.460",
+        f"step  1/20 [>         ] eta  3m10s  {fields}",  # 19 steps to go at 10 s since step 0, not since the start
+        f"step 10/20 [=====>    ] eta  1m20s  {fields}  held-out 0.875",  # 10 at 8 s
+        f"step 20/20 [==========] eta     0s  {fields}",
+    ]
+
+
+def test_eta_after_resume_counts_the_steps_since(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with MetricsLog(tmp_path, num_steps=1010, tensorboard=False, resume_step=8, clock=ticking(50, 70)) as log:
+        log.log(10, {})
+    assert capsys.readouterr().out == "step   10/1010 [>         ] eta  2h46m\n"  # 2 steps in 20 s, 1000 to go
+
+
+def test_jsonl_has_every_metric_and_is_on_disk_at_once(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path, num_steps=2, tensorboard=False, clock=ticking(0, 7.5, 8.5)) as log:
+        log.log(1, STEP)
+        assert records(tmp_path / "metrics.jsonl") == [{"step": 1, "unix_seconds": 7.5, **STEP}]
+        log.log(2, {"grad_norm": inf, "loss": nan, "entropy": 1})
+        assert records(tmp_path / "metrics.jsonl")[1] == {
+            "step": 2,
+            "unix_seconds": 8.5,
+            "grad_norm": None,
+            "loss": None,
+            "entropy": 1.0,
+        }
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_an_alarm_is_seen_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with MetricsLog(tmp_path, num_steps=2, tensorboard=False, clock=ticking(0, 1, 2)) as log:
+        log.log(1, {})
+        log.alarm("held-out accuracy fell to 0.31, 0.52 below its best")
+    message = "held-out accuracy fell to 0.31, 0.52 below its best"
+    assert capsys.readouterr().out.splitlines()[1] == f"! alarm: {message}"
+    assert records(tmp_path / "alarms.jsonl") == [{"step": 1, "unix_seconds": 2, "message": message}]
+
+
+def filled(folder: Path) -> None:
+    with MetricsLog(folder, num_steps=9, tensorboard=False) as log:
+        for step in range(5):
+            log.log(step, {"loss": step})
+            log.alarm(f"at {step}")
+
+
+def test_resume_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with MetricsLog(tmp_path, num_steps=9, tensorboard=False, resume_step=2) as log:
+        log.log(3, {"loss": 30})
+    assert [(r["step"], r["loss"]) for r in records(tmp_path / "metrics.jsonl")] == [(0, 0), (1, 1), (2, 2), (3, 30)]
+    assert [r["message"] for r in records(tmp_path / "alarms.jsonl")] == ["at 0", "at 1", "at 2"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["alarms.jsonl", "metrics.jsonl"]
+
+
+def test_resume_drops_a_line_that_a_crash_cut(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "unix')
+    with MetricsLog(tmp_path, num_steps=9, tensorboard=False, resume_step=6):
+        pass
+    assert [r["step"] for r in records(tmp_path / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+
+
+def test_a_new_run_starts_empty(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with MetricsLog(tmp_path, num_steps=9, tensorboard=False):
+        pass
+    assert (tmp_path / "metrics.jsonl").read_text() == (tmp_path / "alarms.jsonl").read_text() == ""
+
+
+def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with MetricsLog(tmp_path, num_steps=4, tensorboard=True) as log:
+        for step in (1, 2, 3):
+            log.log(step, {"reward/mean": step / 4})
+    with MetricsLog(tmp_path, num_steps=4, tensorboard=True, resume_step=1) as log:
+        log.log(2, {"reward/mean": 0.9})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("reward/mean")
+    assert [(e.step, round(e.value, 6)) for e in events] == [(1, 0.25), (2, 0.9)]
