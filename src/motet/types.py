@@ -46,7 +46,7 @@ class MediaPart:
 
     kind: MediaKind
     ref: Any
-    """A path, `file://` or data URI, bytes, or a decoded object (PIL image, numpy array, `{"array", "sampling_rate"}`)."""
+    """A path, `file://` or data URI, bytes, or a decoded object, see `motet.data.media.load`."""
     use_audio: bool = False
     """Videos only: the sound track is part of the input, interleaved in time with the frames."""
 

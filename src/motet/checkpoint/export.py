@@ -22,7 +22,7 @@ from torch import Tensor
 from motet import compat
 from motet.checkpoint.store import CheckpointStore
 from motet.config.load import load
-from motet.models.qwen3_omni.names import to_released
+from motet.models.spec import spec_of
 from motet.weights.source import Census, WeightSource, compare
 
 TRAINED = "weights.safetensors"
@@ -82,7 +82,8 @@ def export(run: Path, out: Path, step: int | Literal["best"] | None = None) -> P
     store = CheckpointStore(run / "checkpoints", keep_last=config.checkpoint.keep_last)
     with safe_open(store.path(_choose(store, step)) / TRAINED, framework="pt") as file:
         parameters = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    write_folder(WeightSource(parameters, to_released), base=Path(config.model.path), out=out)
+    base = Path(config.model.path)
+    write_folder(WeightSource(parameters, spec_of(base).to_released), base=base, out=out)
     return out
 
 

@@ -120,9 +120,9 @@ def sample_frames(
     if last == 0:
         return np.zeros(2, np.int64)
     limit = max_frames - max_frames % 2
-    # Seconds are rounded fractions: a microsecond of slack, or rounding would add a frame or break a tie.
+    # Seconds are rounded fractions: without a little slack, rounding would change the rule or break a tie.
     if fps * duration_seconds <= limit + 1e-6:
-        ideal = np.arange(ceil(fps * duration_seconds - 1e-6)) / fps
+        ideal = np.arange(ceil(fps * duration_seconds)) / fps
     else:
         ideal = np.linspace(0.0, times[last], limit)
     after = np.searchsorted(times, ideal).clip(1, last)

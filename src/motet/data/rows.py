@@ -205,7 +205,7 @@ class _RowMedia:
         self.num_placeholders: Counter[str] = Counter()
         self.num_videos = 0
 
-    def part(self, kind: MediaKind, ref: Any = None, use_audio: bool | None = None) -> MediaPart:
+    def part(self, kind: MediaKind, ref: Any = None, use_audio: Any = None) -> MediaPart:
         """Without a `ref`, the part is a placeholder for the next one of the row's list."""
         if ref is None:
             index = self.num_placeholders[kind]
@@ -213,6 +213,8 @@ class _RowMedia:
             ref = self.refs[kind][index] if index < len(self.refs[kind]) else None  # `check` reports the missing one
         if kind != "video":
             return MediaPart(kind=kind, ref=ref)
+        if not isinstance(use_audio, bool | None):
+            raise RowError("bad_media", f"use_audio must be true or false, not {use_audio!r}")
         if use_audio is None:
             heard = self.heard[self.num_videos : self.num_videos + 1] if isinstance(self.heard, list) else [self.heard]
             use_audio = heard == [True]
@@ -336,15 +338,21 @@ def _answer(answer: Any, options: Sequence[str]) -> str:
     meant = [
         letter
         for index, (letter, option) in enumerate(zip(ascii_uppercase, options, strict=False))
-        if answer == index
-        or answer in (letter, f"({letter})", f"{letter}.", f"{letter})", option, f"{letter}. {option}")
+        if answer == index or str(answer) in _spellings(letter, option)
     ]
     if not meant:
-        raise RowError(
-            "bad_answer", f"answer {reprlib.repr(answer)} is not among the options {reprlib.repr(list(options))}"
-        )
+        among = reprlib.repr(list(options))
+        raise RowError("bad_answer", f"answer {reprlib.repr(answer)} is not among the options {among}")
     if len(meant) > 1:
+        both = " or ".join(meant)
         raise RowError(
-            "bad_answer", f"answer {reprlib.repr(answer)} could be {' or '.join(meant)}; give its index, from 0"
+            "bad_answer",
+            f"answer {reprlib.repr(answer)} could be {both}; give the letter, text or index (from 0) that only one has",
         )
     return meant[0]
+
+
+def _spellings(letter: str, option: str) -> set[str]:
+    return {option, letter} | {
+        mark + rest for mark in (f"{letter}.", f"{letter})", f"({letter})") for rest in ("", f" {option}")
+    }

@@ -44,6 +44,8 @@ class Clip:
     """One piece of media before it is a file: pixels u8[H, W, 3], frames u8[F, H, W, 3] or samples f32[N]."""
 
     kind: MediaKind
+    caption: str
+    """What is to be seen or heard, in the words of the options."""
     pixels: NDArray[np.uint8] | None = None
     samples: NDArray[np.float32] | None = None
     rate: int = 0
@@ -81,9 +83,10 @@ def _stamp(canvas: NDArray[Any], shape: str, colour: str, *, y: float, x: float,
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
-def _picture(rng: Generator, colour: str, shape: str) -> Clip:
-    y, x = rng.uniform(SIZE / 2 - 6, SIZE / 2 + 6, 2)
-    return Clip(kind="image", pixels=_stamp(_canvas(rng), shape, colour, y=y, x=x, radius=rng.uniform(17, 23)))
+def _picture(rng: Generator, colour: str, shape: str, *, radius: tuple[float, float] = (18, 24)) -> Clip:
+    y, x = rng.uniform(SIZE / 2 - 5, SIZE / 2 + 5, 2)
+    pixels = _stamp(_canvas(rng), shape, colour, y=y, x=x, radius=rng.uniform(*radius))
+    return Clip(kind="image", caption=f"{colour} {shape}", pixels=pixels)
 
 
 def _tone(rng: Generator, hertz: float, seconds: float, rate: int) -> NDArray[np.float32]:
@@ -94,19 +97,23 @@ def _tone(rng: Generator, hertz: float, seconds: float, rate: int) -> NDArray[np
 
 def _sound(rng: Generator, pitch: str, seconds: float) -> Clip:
     rate = int(rng.choice(RATES))
-    return Clip(kind="audio", samples=_tone(rng, PITCHES[pitch], seconds, rate), rate=rate)
+    return Clip(kind="audio", caption=pitch, samples=_tone(rng, PITCHES[pitch], seconds, rate), rate=rate)
 
 
-def _film(rng: Generator, *, start: tuple[float, float], step: tuple[float, float], pitch: str | None) -> Clip:
+def _film(
+    rng: Generator, *, start: tuple[float, float], step: tuple[float, float], where: str, pitch: str | None
+) -> Clip:
     """A shape that starts at (y, x) and moves by `step` pixels a frame; with a tone where a pitch is given."""
     shape, colour = str(rng.choice(SHAPES)), str(rng.choice(list(COLOURS)))
+    caption = " ".join(word for word in (colour, shape, where, pitch) if word)
     canvas, radius = _canvas(rng), rng.uniform(9, 12)
     frames = [
         _stamp(canvas, shape, colour, y=start[0] + k * step[0], x=start[1] + k * step[1], radius=radius)
         for k in range(int(VIDEO_SECONDS * FRAMES_PER_SECOND))
     ]
     samples = None if pitch is None else _tone(rng, PITCHES[pitch], VIDEO_SECONDS, 16_000)
-    return Clip(kind="video", pixels=np.stack(frames), samples=samples, rate=0 if pitch is None else 16_000)
+    rate = 0 if pitch is None else 16_000
+    return Clip(kind="video", caption=caption, pixels=np.stack(frames), samples=samples, rate=rate)
 
 
 # ---- rows --------------------------------------------------------------------------------------
@@ -142,11 +149,13 @@ def _image_shape(rng: Generator) -> ToyRow:
 
 
 def _images_colour(rng: Generator) -> ToyRow:
+    """Two or three images; the answer needs all of them."""
     colours = [str(c) for c in rng.choice(list(COLOURS), int(rng.integers(2, 4)), replace=False)]
-    clips = tuple(_picture(rng, c, _pick(rng, SHAPES)) for c in colours)
-    which = int(rng.integers(2))
-    question = f"What colour is the shape in the {('first', 'second')[which]} image?"
-    return _row(rng, "images_colour", clips, question, colours[which], list(COLOURS))
+    biggest = int(rng.integers(len(colours)))
+    clips = tuple(
+        _picture(rng, c, _pick(rng, SHAPES), radius=(22, 26) if k == biggest else (7, 9)) for k, c in enumerate(colours)
+    )
+    return _row(rng, "images_colour", clips, "What colour is the biggest shape?", colours[biggest], list(COLOURS))
 
 
 def _audio_pitch(rng: Generator) -> ToyRow:
@@ -167,14 +176,15 @@ def _video_motion(rng: Generator) -> ToyRow:
     direction = _pick(rng, DIRECTIONS)
     dy, dx = DIRECTIONS[direction]
     y, x = SIZE / 2 + rng.uniform(-5, 5, 2) - np.array([dy, dx]) * 18
-    clip = _film(rng, start=(y, x), step=(dy * 2.4, dx * 2.4), pitch=None)
+    clip = _film(rng, start=(y, x), step=(dy * 2.4, dx * 2.4), where=direction, pitch=None)
     return _row(rng, "video_motion", (clip,), "Which way does the shape move?", direction, list(DIRECTIONS))
 
 
 def _video_agree(rng: Generator) -> ToyRow:
     top, high = bool(rng.integers(2)), bool(rng.integers(2))
     y = (14 if top else SIZE - 14) + rng.uniform(-3, 3)
-    clip = _film(rng, start=(y, rng.uniform(20, 44)), step=(0, 0), pitch="high" if high else "low")
+    where, pitch = "up" if top else "down", "high" if high else "low"
+    clip = _film(rng, start=(y, rng.uniform(20, 44)), step=(0, 0), where=where, pitch=pitch)
     right = "yes" if top == high else "no"
     return _row(rng, "video_agree", (clip,), "Is the tone high when the shape is high?", right, ["yes", "no"])
 

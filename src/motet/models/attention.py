@@ -7,11 +7,13 @@ but a layout, handed to the model as the keyword argument `layout`:
     Prefill  the same, and keeps keys and values
     Decode   one new token for each of B sequences, against the kept keys and values
 
-`torch.nn.attention.varlen` serves CUDA; elsewhere each sample is one causal SDPA call. Neither builds a T x T mask.
+`torch.nn.attention.varlen` serves CUDA. Elsewhere it is causal SDPA, over all samples at once where padding them to
+the longest costs little (many small calls are slow on a CPU), else over one at a time. No path builds a T x T mask.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,18 +33,38 @@ class Packed:
 
     def __init__(self, cu_seqlens: list[int]) -> None:
         self.cu_seqlens = cu_seqlens
-        self.lengths = [end - start for start, end in zip(cu_seqlens, cu_seqlens[1:], strict=False)]
+        self.lengths = [end - start for start, end in pairwise(cu_seqlens)]
+        self._longest = max(self.lengths)
+        self._pads = len(self.lengths) * self._longest <= 2 * cu_seqlens[-1]
+        starts = torch.arange(len(self.lengths)) * self._longest
+        self._slots = torch.cat([start + torch.arange(n) for start, n in zip(starts, self.lengths, strict=True)])
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, heads, T, d], key and value [1, kv_heads, T, d] -> [1, T, heads, d]."""
         if query.is_cuda:
             return self._varlen(query, key, value, scale)
+        if self._pads:
+            return self._padded(query, key, value, scale)
         parts = [x.split(self.lengths, dim=2) for x in (query, key, value)]
         outputs = [
             scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
             for q, k, v in zip(*parts, strict=True)
         ]
         return torch.cat(outputs, dim=2).transpose(1, 2)
+
+    def _padded(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        num_samples, longest = len(self.lengths), self._longest
+
+        def lay_out(x: Tensor) -> Tensor:  # [1, heads, T, d] -> [S, heads, longest, d]
+            slots = x.new_zeros(num_samples * longest, x.shape[1], x.shape[3])
+            slots = slots.index_copy(0, self._slots, x[0].transpose(0, 1))
+            return slots.view(num_samples, longest, *slots.shape[1:]).transpose(1, 2)
+
+        # Causal, with the padding last: no token sees it.
+        output = scaled_dot_product_attention(
+            lay_out(query), lay_out(key), lay_out(value), is_causal=True, scale=scale, enable_gqa=True
+        )
+        return output.transpose(1, 2).flatten(0, 1).index_select(0, self._slots)[None]
 
     def _varlen(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
@@ -51,8 +73,10 @@ class Packed:
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
         bounds = torch.tensor(self.cu_seqlens, dtype=torch.int32, device=query.device)
-        longest = max(self.lengths)
-        return varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0))[None]
+        longest = self._longest
+        output = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0))
+        assert isinstance(output, Tensor)
+        return output[None]
 
 
 class Prefill(Packed):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,19 @@ class Renderer:
     Args:
         path: Hugging Face folder of the model.
         data: sampling and size settings of the media, and the length budget.
-        base: folder that relative media paths start from.
+        base: folder that relative media paths start from, and may lie in where `data.media_roots` is empty.
     """
 
     def __init__(self, path: Path | str, data: DataConfig, base: Path) -> None:
         from transformers import AutoProcessor
 
+        self.path = Path(path)
         self.processor = AutoProcessor.from_pretrained(path)
         self.tokenizer = self.processor.tokenizer
         self.data = data
         self.base = base
-        self.roots = [Path(r) for r in data.media_roots] or [base]
-        self.config = json.loads((Path(path) / "config.json").read_text())["thinker_config"]
+        self.roots = [Path(r) for r in data.media_roots]
+        self.config = json.loads((self.path / "config.json").read_text())["thinker_config"]
         p = self.processor
         self._pads: dict[MediaKind, str] = {"image": p.image_token, "video": p.video_token, "audio": p.audio_token}
         self._pad_ids = {kind: self.tokenizer.convert_tokens_to_ids(token) for kind, token in self._pads.items()}
@@ -62,12 +64,24 @@ class Renderer:
         self._placeholder = re.compile(wrapped.format("|".join(map(re.escape, self._pads.values()))))
         self._special = re.compile("|".join(map(re.escape, self.tokenizer.get_added_vocab())))
 
+    def at(self, base: Path) -> Renderer:
+        """The same renderer for rows whose media paths start from another folder."""
+        other = copy(self)
+        other.base = base
+        return other
+
     @property
     def banned_ids(self) -> list[int]:
         """Ids that sampling never draws: placeholders and their brackets."""
         p = self.processor
         brackets = (p.vision_bos_token, p.vision_eos_token, p.audio_bos_token, p.audio_eos_token)
         return sorted({*self._pad_ids.values(), *self.tokenizer.convert_tokens_to_ids(list(brackets))})
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Ids that end a completion, as the model's generation config says."""
+        eos = json.loads((self.path / "generation_config.json").read_text())["eos_token_id"]
+        return eos if isinstance(eos, list) else [eos]
 
     def decode(self, token_ids: IntArray) -> str:
         """Text of a completion, special tokens left out."""
@@ -124,7 +138,9 @@ class Renderer:
         matches = list(self._placeholder.finditer(text))
         wanted = [self._pads[part.kind] for part in task.media]
         if [m.group(1) for m in matches] != wanted:
-            raise ValueError(f"{task.source}: the chat template wrote {len(matches)} placeholders for {len(wanted)} clips")
+            raise ValueError(
+                f"{task.source}: the chat template wrote {len(matches)} placeholders for {len(wanted)} clips"
+            )
         for match, part, clip in zip(matches, task.media, clips, strict=True):
             token_ids += self._tokenize(text[cursor : match.start()], literals)
             piece = self._expand(match.group(), clip)
@@ -156,7 +172,7 @@ class Renderer:
                 "input_data_format": "channels_last",
                 "do_sample_frames": False,
                 "cap_pixels_per_frame": False,
-                "fps": clip.fps,
+                "fps": _sampled_fps(clip, self.data.video.fps),
                 "use_audio_in_video": clip.audio is not None,
                 **_size(self.data.video),
             }
@@ -201,6 +217,12 @@ def _size(config: Any) -> dict[str, Any]:
     if config.min_pixels is None or config.max_pixels is None:
         raise ValueError("min_pixels and max_pixels under data.image and data.video are set together or not at all")
     return {"size": {"shortest_edge": config.min_pixels, "longest_edge": config.max_pixels}}
+
+
+def _sampled_fps(clip: Video, wanted: float) -> float:
+    """Frames per second of the sampled frames, by their true times; a still has the rate that was asked for."""
+    seconds = float(clip.times[-1] - clip.times[0])
+    return (len(clip.times) - 1) / seconds if seconds > 0 else wanted
 
 
 def _whole_hops(samples: np.ndarray) -> np.ndarray:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from motet.models.attention import NAME, Layout
 from motet.types import IntArray, MediaItem
+
+TOWERS = ("visual.", "audio_tower.")
 
 
 class Thinker:
@@ -24,7 +28,8 @@ class Thinker:
         from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
         module = Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(path, dtype=dtype)
-        self.module = module.to(device).eval()
+        self.module: Any = module.eval()
+        self.module.to(device)
         self.module.set_attn_implementation({"text_config": NAME})
         self.module.set_experts_implementation({"text_config": "grouped_mm"})
         self.module.requires_grad_(False)
@@ -40,12 +45,21 @@ class Thinker:
         return self.module.lm_head.weight.dtype
 
     @property
-    def towers(self) -> tuple[torch.nn.Module, torch.nn.Module]:
-        return self.module.visual, self.module.audio_tower
+    def vocab_size(self) -> int:
+        return self.module.lm_head.weight.shape[0]
+
+    def towers_fingerprint(self) -> str:
+        """Hash of the towers' weights: with the same fingerprint, the same clip has the same features."""
+        hasher = blake3()
+        for name, tensor in self.module.state_dict().items():
+            if name.startswith(TOWERS):
+                hasher.update(name.encode())
+                hasher.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return hasher.hexdigest()
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that learn, by their name in the module: all but the towers'."""
-        return {n: p for n, p in self.module.named_parameters() if not n.startswith(("visual.", "audio_tower."))}
+        return {n: p for n, p in self.module.named_parameters() if not n.startswith(TOWERS)}
 
     def encode(self, item: MediaItem) -> Tensor:
         """Run the tower on one clip.

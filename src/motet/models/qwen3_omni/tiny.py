@@ -48,7 +48,7 @@ def _corpus() -> list[str]:
     """Text that the tokenizer learns whole words from: bytes and words, each with and without a space before it."""
     words = [*toy.COLOURS, *toy.SHAPES, *toy.PITCHES, *toy.DIRECTIONS, "first", "second", "yes", "no"]
     questions = (
-        "What colour is the shape? Which shape is in the image? What colour is the shape in the first image? "
+        "What colour is the shape? Which shape is in the image? What colour is the biggest shape? "
         "What pitch is the sound? Which sound is longer? Which way does the shape move? Is the tone high when the "
         "shape is high? Which colour and pitch? Which option says red?"
     )
@@ -72,10 +72,10 @@ def _tokenizer() -> Any:
     model = json.loads(trained.to_str())["model"]
     return Qwen2Tokenizer(
         vocab=model["vocab"],
-        merges=[tuple(pair) for pair in model["merges"]],
+        merges=[tuple(pair) for pair in model["merges"]],  # type: ignore[misc]
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        unk_token=None,
+        unk_token=None,  # type: ignore[arg-type]
         additional_special_tokens=list(SPECIAL_TOKENS),
         model_specific_special_tokens={
             "image_token": "<|image_pad|>",
@@ -91,7 +91,12 @@ def _tokenizer() -> Any:
 
 
 def _processor() -> Any:
-    from transformers import Qwen2VLImageProcessor, Qwen2VLVideoProcessor, Qwen3OmniMoeProcessor, WhisperFeatureExtractor
+    from transformers import (
+        Qwen2VLImageProcessor,
+        Qwen2VLVideoProcessor,
+        Qwen3OmniMoeProcessor,
+        WhisperFeatureExtractor,
+    )
 
     vision = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2, "size": PIXELS}
     vision |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
@@ -126,7 +131,7 @@ def _config(tokenizer: Any) -> Any:
         "num_key_value_heads": 2, "head_dim": 32, "moe_intermediate_size": 64, "num_experts": 8,
         "num_experts_per_tok": 2, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
         "vocab_size": VOCAB_SIZE, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
-        "initializer_range": 0.05,
+        "initializer_range": 0.08,
         "rope_parameters": {
             "rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 5, 5], "mrope_interleaved": True,
             "interleaved": True,
@@ -136,12 +141,12 @@ def _config(tokenizer: Any) -> Any:
         "depth": 4, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2, "patch_size": 16,
         "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "out_hidden_size": HIDDEN,
         "image_size": IMAGE_SIZE, "num_position_embeddings": (IMAGE_SIZE // 16) ** 2,
-        "apply_vit_abs_pos_embed": True, "deepstack_visual_indexes": [0, 1, 2], "initializer_range": 0.05,
+        "apply_vit_abs_pos_embed": True, "deepstack_visual_indexes": [0, 1, 2], "initializer_range": 0.1,
     }  # fmt: skip
     audio = {
         "num_mel_bins": 128, "encoder_layers": 2, "encoder_attention_heads": 4, "d_model": 64, "encoder_ffn_dim": 128,
         "output_dim": HIDDEN, "n_window": 50, "n_window_infer": 800, "conv_chunksize": 500,
-        "downsample_hidden_size": 16, "max_source_positions": 1500, "initializer_range": 0.05,
+        "downsample_hidden_size": 16, "max_source_positions": 1500, "initializer_range": 0.1,
     }  # fmt: skip
     thinker = {
         "text_config": text, "vision_config": vision, "audio_config": audio,
@@ -177,6 +182,8 @@ def _spread(model: torch.nn.Module, seed: int) -> None:
                 parameter.copy_(1 + 0.1 * noise if name.endswith("weight") else 0.05 * noise)
             elif "mlp.gate.weight" in name or "experts" in name:
                 parameter.copy_(0.1 * noise)
+            elif "pos_embed" in name:
+                parameter.copy_(0.5 * noise)  # or the vision tower is slow to see where a thing is
 
 
 def write_random(path: Path | str, *, seed: int = 0) -> None:

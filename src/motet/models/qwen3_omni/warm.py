@@ -12,22 +12,7 @@ So the policy answers in the right form, perceives, and has a bad habit: what RL
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
-from motet.config.schema import DataConfig, VideoConfig
-from motet.data import toy
-from motet.models.attention import Packed
-from motet.models.qwen3_omni.render import Renderer
-from motet.models.qwen3_omni.thinker import Thinker
-from motet.types import MediaItem, MediaPart, Message, Prompt, Task, TextPart
+from motet.config.schema import VideoConfig
 
 VIDEO = VideoConfig(fps=2, max_frames=16, min_pixels=4096, max_pixels=65536)
 BATCH_ROWS = 64

@@ -1,0 +1,332 @@
+"""RunConfig -> wired parts, and the two jobs that run on them. The only file that imports every concrete class."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from motet import algorithms, rewards
+from motet.checkpoint.store import CheckpointStore
+from motet.config.load import ConfigError, dump, load
+from motet.config.schema import RunConfig
+from motet.data.rows import Rows
+from motet.data.source import TaskSource, heldout
+from motet.eval.alarms import Alarms
+from motet.eval.evaluate import Evaluation, blinded
+from motet.eval.evaluate import evaluate as evaluate_tasks
+from motet.features.store import FeatureStore
+from motet.loop import Parts, Plan, Step
+from motet.loop import train as loop
+from motet.metrics.log import MetricsLog
+from motet.metrics.measures import group_metrics
+from motet.metrics.stages import Stopwatch
+from motet.models.spec import spec_of
+from motet.report import page
+from motet.rollout.embedded import EmbeddedEngine
+from motet.rollout.prompts import PromptCache, Render
+from motet.rollout.record import GroupRecord
+from motet.trainer.torch_ import TorchTrainer
+from motet.types import Prompt, Sampling, Skip, Task
+from motet.weights.shared import SharedWeights
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+RESUMABLE = ("steps", "eval", "checkpoint", "metrics")
+"""Settings that may change when a run resumes; any other change would make it another run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampler:
+    """What asking questions needs: of a training run, and alone for evaluation."""
+
+    thinker: Any
+    features: FeatureStore
+    renderer: Any
+    engine: EmbeddedEngine
+
+
+def sampler(config: RunConfig, model: Path, base: Path) -> Sampler:
+    """Load the model and put the embedded engine on it."""
+    transformers.utils.logging.disable_progress_bar()
+    spec = spec_of(model)
+    device = config.model.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    thinker = spec.policy(model, DTYPES[config.model.dtype], device)
+    features = FeatureStore(thinker.encode, fingerprint=thinker.towers_fingerprint())
+    renderer = spec.renderer(model, config.data, base)
+    engine = EmbeddedEngine(
+        thinker,
+        features,
+        decode_text=renderer.decode,
+        eos_ids=renderer.eos_ids,
+        banned_ids=renderer.banned_ids,
+        max_sequences=config.rollout.engine.max_sequences,
+    )
+    return Sampler(thinker=thinker, features=features, renderer=renderer, engine=engine)
+
+
+def trainer(config: RunConfig, parts: Sampler, algorithm: Any) -> TorchTrainer:
+    reference = None
+    if algorithm.needs_reference:
+        model = Path(config.model.path)
+        reference = spec_of(model).policy(model, DTYPES[config.model.dtype], str(parts.thinker.device))
+    return TorchTrainer(
+        parts.thinker,
+        parts.features,
+        algorithm,
+        config.trainer,
+        reference=reference,
+        temperature=config.rollout.temperature,
+        banned_ids=parts.renderer.banned_ids,
+        num_steps=config.steps,
+    )
+
+
+def skipping(render: Render, on_bad_row: str) -> Render:
+    """`render` that turns a row whose media cannot be read into a counted skip, where the config says so."""
+
+    def lenient(task: Task) -> Prompt | Skip:
+        try:
+            return render(task)
+        except ValueError:
+            return Skip(reason="bad_media")
+
+    return lenient if on_bad_row == "skip" else render
+
+
+# ---- train -------------------------------------------------------------------------------------
+
+
+def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
+    """Run or resume the training run of the config; returns what `summary.json` holds."""
+    return asyncio.run(Run(config, resume=resume).train())
+
+
+class Run:
+    """One training run: the loop, and what happens between its steps (log, evaluate, save).
+
+    The folder of a run holds config.toml, metrics.jsonl, alarms.jsonl, tensorboard/, checkpoints/, groups/,
+    summary.json and report.html.
+    """
+
+    def __init__(self, config: RunConfig, *, resume: bool) -> None:
+        self.config = config
+        self.folder = Path(config.run_dir)
+        self.store = CheckpointStore(self.folder / "checkpoints", keep_last=config.checkpoint.keep_last)
+        self.resumed_step = _open_folder(config, self.folder, self.store, resume=resume)
+        rows = Rows(config.data.train)
+        self.sampler = sampler(config, Path(config.model.path), rows.base)
+        self.source = TaskSource(rows, seed=config.seed, shuffle=config.data.shuffle, on_bad_row=config.data.on_bad_row)
+        self.reward = rewards.build(config.reward)
+        self.algorithm = algorithms.build(config.algorithm, max_tokens=config.rollout.max_tokens)
+        self.trainer = trainer(config, self.sampler, self.algorithm)
+        self.watch = Stopwatch()
+        self.alarms = Alarms(drop=config.eval.alarm_drop)
+        self.record = GroupRecord(
+            self.folder / "groups",
+            num_groups=config.metrics.report_groups,
+            num_steps=config.steps,
+            data=config.data,
+            base=rows.base,
+            resume_step=self.resumed_step,
+        )
+        self.first: dict[str, Any] = {"step": 0, "next_group": 0, "train_seconds": 0.0, "eval_before": None}
+        self._heldout = self._load_heldout()
+
+    def _load_heldout(self) -> tuple[list[Task], Render] | None:
+        data = self.config.data
+        if data.heldout is None:
+            return None
+        rows = Rows(data.heldout)
+        tasks = heldout(rows, max_rows=self.config.eval.max_rows, on_bad_row=data.on_bad_row)
+        return tasks, PromptCache(skipping(self.sampler.renderer.at(rows.base), data.on_bad_row))
+
+    async def train(self) -> dict[str, Any]:
+        if self.resumed_step is not None:
+            await self._restore(self.resumed_step)
+        with MetricsLog(
+            self.folder,
+            num_steps=self.config.steps,
+            tensorboard=self.config.metrics.tensorboard,
+            resume_step=self.resumed_step,
+        ) as log:
+            before = after = None
+            if self.resumed_step is None and (before := await self._evaluate()):
+                self.first["eval_before"] = before.summary()
+                log.log(0, before.metrics())
+                self.alarms(before.metrics())
+            started = time.monotonic() - self.first["train_seconds"]
+            step_started = time.monotonic()
+            num_steps = self.first["step"]
+            async with aclosing(loop(self._parts(), self._plan())) as steps:
+                async for step in steps:
+                    num_steps = step.number
+                    metrics = _step_metrics(step, time.monotonic() - step_started)
+                    last = step.number == self.config.steps
+                    if last or step.number % self.config.eval.every_steps == 0:
+                        with self.watch.stage("eval"):
+                            after = await self._evaluate()
+                        metrics |= after.metrics() if after else {}
+                    if last or step.number % self.config.checkpoint.every_steps == 0:
+                        with self.watch.stage("save"):
+                            await self._save(step, metrics.get("eval/accuracy"), time.monotonic() - started)
+                    for group in step.groups:
+                        self.record.offer(step.number, group)
+                    log.log(step.number, metrics | self.watch.lap())
+                    for message in self.alarms(metrics):
+                        log.alarm(message)
+                    step_started = time.monotonic()
+            if num_steps < self.config.steps:
+                log.alarm(f"stopped after step {num_steps}: no group has spread any more, nothing is left to learn")
+                after = await self._evaluate()
+        seconds = time.monotonic() - started
+        return self._finish(after, num_steps=num_steps, train_seconds=seconds)
+
+    def _parts(self) -> Parts:
+        return Parts(
+            source=self.source,
+            render=PromptCache(skipping(self.sampler.renderer, self.config.data.on_bad_row)),
+            engine=self.sampler.engine,
+            reward=self.reward,
+            algorithm=self.algorithm,
+            trainer=self.trainer,
+            sync=SharedWeights(self.sampler.engine),
+            watch=self.watch,
+        )
+
+    def _plan(self) -> Plan:
+        rollout = self.config.rollout
+        return Plan(
+            steps=self.config.steps,
+            groups_per_step=rollout.groups_per_step,
+            group_size=rollout.group_size,
+            max_lag=self.config.max_lag,
+            sampling=Sampling(
+                max_tokens=rollout.max_tokens,
+                temperature=rollout.temperature,
+                top_p=rollout.top_p,
+                top_k=rollout.top_k,
+                seed=self.config.seed,
+            ),
+            row_tokens=self.config.trainer.row_tokens,
+            first_step=self.first["step"] + 1,
+            first_group=self.first["next_group"],
+        )
+
+    async def _evaluate(self) -> Evaluation | None:
+        if self._heldout is None:
+            return None
+        tasks, render = self._heldout
+        max_tokens = self.config.eval.max_tokens or self.config.rollout.max_tokens
+        return await evaluate_tasks(
+            tasks, render=render, engine=self.sampler.engine, reward=self.reward, max_tokens=max_tokens
+        )
+
+    async def _save(self, step: Step, accuracy: float | None, train_seconds: float) -> None:
+        state = {
+            "step": step.number,
+            "next_group": step.next_group,
+            "source": step.source_state,
+            "train_seconds": train_seconds,
+            "eval_before": self.first["eval_before"],
+        }
+        await self.store.save(step.number, state=state, write=self.trainer.save, metric=accuracy)
+
+    async def _restore(self, step: int) -> None:
+        self.first = self.store.load_state(step)
+        await self.trainer.load(self.store.path(step))
+        self.sampler.engine.version = self.trainer.version
+        self.source.load_state_dict(self.first["source"])
+        print(f"resuming after step {step} from {self.store.path(step)}")
+
+    def _finish(self, after: Evaluation | None, *, num_steps: int, train_seconds: float) -> dict[str, Any]:
+        summary = {
+            "eval_before": self.first["eval_before"],
+            "eval_after": after.summary() if after else None,
+            "train_seconds": train_seconds,
+            "num_steps": num_steps,
+            "num_towers_run": self.sampler.features.num_encoded,
+            "config": self.config.model_dump(mode="json"),
+        }
+        path = self.folder / "summary.json"
+        path.write_text(json.dumps(summary, indent=1))
+        report = page.write(self.folder)
+        print()
+        if summary["eval_before"] and summary["eval_after"]:
+            print(_verdict(summary["eval_before"]["accuracy"], summary["eval_after"]["accuracy"]))
+        print(f"checkpoint {self.store.path(num_steps)}\nreport     {report}\nsummary    {path}")
+        return summary
+
+
+def _verdict(before: float, after: float) -> str:
+    """
+    >>> _verdict(0.46, 0.8801)
+    'held-out accuracy 0.46 -> 0.88 (+42 points)'
+    """
+    return f"held-out accuracy {before:.2f} -> {after:.2f} ({100 * (after - before):+.0f} points)"
+
+
+def _open_folder(config: RunConfig, folder: Path, store: CheckpointStore, *, resume: bool) -> int | None:
+    """Make the run's folder, or check that the run in it is the one to resume; the step to resume after."""
+    saved = folder / "config.toml"
+    if not resume:
+        if saved.exists():
+            raise ConfigError(f"run_dir = '{folder}': holds a run; resume it with --resume, or choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        saved.write_text(dump(config))
+        return None
+    step = store.latest()
+    if step is None:
+        raise ConfigError(f"run_dir = '{folder}': holds no whole checkpoint to resume from")
+    old, new = (c.model_dump(exclude=set(RESUMABLE)) for c in (load(saved, []), config))
+    for name in old:
+        if old[name] != new[name]:
+            raise ConfigError(
+                f"{name}: is not what the run in {folder} began with; only {', '.join(RESUMABLE)} may change"
+            )
+    saved.write_text(dump(config))
+    return step
+
+
+def _step_metrics(step: Step, seconds: float) -> dict[str, float]:
+    num_tokens = sum(int(micro.cu_seqlens[-1]) for row in step.batch.grid for micro in row)
+    return {
+        **step.result.metrics,
+        **group_metrics(step.groups),
+        **{f"groups/skipped/{reason}": float(count) for reason, count in step.skipped.items()},
+        "data/age": float(step.result.version - 1 - step.batch.oldest_version),
+        "tokens_per_second": num_tokens / seconds,
+        "seconds/step": seconds,
+    }
+
+
+# ---- evaluate ----------------------------------------------------------------------------------
+
+
+def evaluate(config: RunConfig, *, model: Path | None = None, blind: bool = False) -> dict[str, Any]:
+    """Held-out accuracy of `model` (by default `model.path`), printed as a table; `blind` withholds all media."""
+    assert config.data.heldout is not None
+    rows = Rows(config.data.heldout)
+    tasks = heldout(rows, max_rows=config.eval.max_rows, on_bad_row=config.data.on_bad_row)
+    if blind:
+        tasks = [blinded(task) for task in tasks if task.media]
+    parts = sampler(config, model or Path(config.model.path), rows.base)
+    evaluation = asyncio.run(
+        evaluate_tasks(
+            tasks,
+            render=skipping(parts.renderer, config.data.on_bad_row),
+            engine=parts.engine,
+            reward=rewards.build(config.reward),
+            max_tokens=config.eval.max_tokens or config.rollout.max_tokens,
+        )
+    )
+    print(evaluation.table())
+    return evaluation.summary()

@@ -1,0 +1,57 @@
+"""What in a run needs a human eye. Each rule speaks once when it comes true, and again only after it was false."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ENTROPY_SHARE = 0.1
+"""Entropy below this share of the first step's: the policy has collapsed on one way of answering."""
+NO_SPREAD_SHARE = 0.9
+"""More groups than this without spread: hardly anything is learned from what is sampled."""
+
+
+class Alarms:
+    """Watches the metrics of a run.
+
+    Args:
+        drop: how far below the best held-out accuracy is a fall.
+    """
+
+    def __init__(self, *, drop: float) -> None:
+        self._drop = drop
+        self._best: float | None = None
+        self._first_entropy: float | None = None
+        self._ringing: set[str] = set()
+
+    def __call__(self, metrics: Mapping[str, float]) -> list[str]:
+        """Messages about the step that has these metrics."""
+        rules = {"accuracy": self._fall(metrics), "entropy": self._collapse(metrics), "spread": _no_spread(metrics)}
+        new = [message for name, message in rules.items() if message and name not in self._ringing]
+        self._ringing = {name for name, message in rules.items() if message}
+        return new
+
+    def _fall(self, metrics: Mapping[str, float]) -> str | None:
+        accuracy = metrics.get("eval/accuracy")
+        if accuracy is None:
+            return None
+        self._best = max(accuracy, self._best or 0.0)
+        if accuracy >= self._best - self._drop:
+            return None
+        return f"held-out accuracy fell to {accuracy:.3f} from its best, {self._best:.3f}; lower trainer.optimizer.lr"
+
+    def _collapse(self, metrics: Mapping[str, float]) -> str | None:
+        entropy = metrics.get("entropy")
+        if entropy is None:
+            return None
+        if self._first_entropy is None:
+            self._first_entropy = entropy
+        if entropy >= ENTROPY_SHARE * self._first_entropy:
+            return None
+        return f"entropy collapsed to {entropy:.3g} from {self._first_entropy:.3g}; the policy hardly explores any more"
+
+
+def _no_spread(metrics: Mapping[str, float]) -> str | None:
+    share = metrics.get("group/no_spread", 0.0)
+    if share <= NO_SPREAD_SHARE:
+        return None
+    return f"{share:.0%} of the groups have no spread of rewards and teach nothing; use harder or easier rows"
