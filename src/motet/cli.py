@@ -24,6 +24,9 @@ OVERRIDE = re.compile(r"[\w.]+=")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    # Idle threads of the math library sleep instead of spinning: beside any other busy process, spinning makes small
+    # models ten times slower. It is read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = _parse(argv)
     try:
         args.command(args)

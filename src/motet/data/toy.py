@@ -19,7 +19,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from motet.types import MediaKind
+from motet.types import MediaKind, MediaPart, Message, Task, TextPart
 
 COLOURS = {
     "red": (220, 40, 40),
@@ -53,13 +53,20 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToyRow:
-    """A question about clips; `answer` indexes `options`."""
+    """A question about clips; `answer` indexes `options`, `words` are what leads to it."""
 
     kind: str
     clips: tuple[Clip, ...]
     question: str
     options: tuple[str, ...]
     answer: int
+    words: str
+    """What a good answer says before its letter: the option, or what was perceived and then the option."""
+
+    @property
+    def solution(self) -> str:
+        """A good answer, such as `red B`, or `up low no A` where picture and sound must be compared."""
+        return f"{self.words} {LETTERS[self.answer]}"
 
 
 # ---- clips -------------------------------------------------------------------------------------
@@ -127,9 +134,18 @@ def _choose(rng: Generator, right: str, others: list[str], num_options: int) -> 
     return tuple(picked[i] for i in order), int(np.flatnonzero(order == 0)[0])
 
 
-def _row(rng: Generator, kind: str, clips: tuple[Clip, ...], question: str, right: str, choices: list[str]) -> ToyRow:
+def _row(
+    rng: Generator,
+    kind: str,
+    clips: tuple[Clip, ...],
+    question: str,
+    right: str,
+    choices: list[str],
+    perceived: str = "",
+) -> ToyRow:
     options, answer = _choose(rng, right, choices, min(4, len(choices)))
-    return ToyRow(kind=kind, clips=clips, question=question, options=options, answer=answer)
+    words = f"{perceived} {right}".lstrip()
+    return ToyRow(kind=kind, clips=clips, question=question, options=options, answer=answer, words=words)
 
 
 def _pick(rng: Generator, choices: Any) -> str:
@@ -186,15 +202,20 @@ def _video_agree(rng: Generator) -> ToyRow:
     where, pitch = "up" if top else "down", "high" if high else "low"
     clip = _film(rng, start=(y, rng.uniform(20, 44)), step=(0, 0), where=where, pitch=pitch)
     right = "yes" if top == high else "no"
-    return _row(rng, "video_agree", (clip,), "Is the tone high when the shape is high?", right, ["yes", "no"])
+    question = "Do shape and tone agree?"
+    return _row(rng, "video_agree", (clip,), question, right, ["yes", "no"], perceived=f"{where} {pitch}")
 
 
 def _image_audio(rng: Generator) -> ToyRow:
-    colour, other = (str(c) for c in rng.choice(list(COLOURS), 2, replace=False))
-    pitch, contrast = (str(p) for p in rng.choice(list(PITCHES), 2, replace=False))
-    clips = (_picture(rng, colour, _pick(rng, SHAPES)), _sound(rng, pitch, rng.uniform(0.4, 0.8)))
-    choices = [f"{c} {p}" for c in (colour, other) for p in (pitch, contrast)]
-    return _row(rng, "image_audio", clips, "Which colour and pitch?", choices[0], choices)
+    """The sound says what to look for: neither clip alone gives the answer."""
+    colour, other_colour = (str(c) for c in rng.choice(list(COLOURS), 2, replace=False))
+    shape, other_shape = (str(s) for s in rng.choice(list(SHAPES), 2, replace=False))
+    pitch = _pick(rng, ("high", "low"))
+    clips = (_picture(rng, colour, shape), _sound(rng, pitch, rng.uniform(0.4, 0.8)))
+    right = colour if pitch == "high" else shape
+    choices = [colour, other_colour, shape, other_shape]
+    question = "Tone high: which colour? Tone low: which shape?"
+    return _row(rng, "image_audio", clips, question, right, choices, perceived=pitch)
 
 
 def _text(rng: Generator) -> ToyRow:
@@ -227,6 +248,27 @@ def prompt_text(question: str, options: tuple[str, ...]) -> str:
     'Which sound is longer?\\nA. second\\nB. first'
     """
     return "\n".join([question, *(f"{LETTERS[i]}. {o}" for i, o in enumerate(options))])
+
+
+def task(row: ToyRow, source: str) -> Task:
+    """The row with its clips in memory."""
+    parts: list[MediaPart | TextPart] = [
+        MediaPart(kind=clip.kind, ref=_decoded(clip), use_audio=clip.kind == "video" and clip.samples is not None)
+        for clip in row.clips
+    ]
+    parts.append(TextPart(text=prompt_text(row.question, row.options)))
+    message = Message(role="user", parts=tuple(parts))
+    answer = LETTERS[row.answer]
+    return Task(id=source, messages=(message,), answer=answer, options=row.options, kind=row.kind, source=source)
+
+
+def _decoded(clip: Clip) -> Any:
+    """The clip as `motet.data.media` takes decoded objects."""
+    sound = None if clip.samples is None else {"array": clip.samples, "sampling_rate": clip.rate}
+    if clip.kind == "video":
+        film = {"frames": clip.pixels, "fps": FRAMES_PER_SECOND}
+        return film | ({"audio": sound} if sound else {})
+    return clip.pixels if clip.kind == "image" else sound
 
 
 # ---- files -------------------------------------------------------------------------------------

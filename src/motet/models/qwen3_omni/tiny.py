@@ -49,8 +49,8 @@ def _corpus() -> list[str]:
     words = [*toy.COLOURS, *toy.SHAPES, *toy.PITCHES, *toy.DIRECTIONS, "first", "second", "yes", "no"]
     questions = (
         "What colour is the shape? Which shape is in the image? What colour is the biggest shape? "
-        "What pitch is the sound? Which sound is longer? Which way does the shape move? Is the tone high when the "
-        "shape is high? Which colour and pitch? Which option says red?"
+        "What pitch is the sound? Which sound is longer? Which way does the shape move? Do shape and tone agree? "
+        "Tone high: which colour? Tone low: which shape? Which option says red?"
     )
     letters = "A " + " ".join(toy.LETTERS[:4])
     return [questions, letters, "system", "user", "assistant", *(f"{word} {word}" for word in words)] * 4
