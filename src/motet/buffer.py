@@ -24,6 +24,10 @@ class Slot:
     """Of the source, before it gave this slot's task: where a resumed run draws again."""
     outcome: asyncio.Future[Group | Skip]
 
+    def fail(self, error: Exception) -> None:
+        self.outcome.set_exception(error)
+        self.outcome.exception()  # counts as retrieved: where many fail, the first in line is enough
+
 
 class Buffer:
     """First in, first out: a short answer does not overtake a long one, or training would prefer short answers."""
@@ -49,7 +53,7 @@ class Buffer:
         while not self._slots:
             self._admitted.clear()
             await self._admitted.wait()
-        outcome = await self._slots[0].outcome
+        outcome = await asyncio.shield(self._slots[0].outcome)  # who waits may be cancelled, the rollout is not
         self._slots.popleft()
         return outcome
 

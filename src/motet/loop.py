@@ -136,10 +136,11 @@ async def produce(parts: Parts, plan: Plan, buffer: Buffer, cursor: _Cursor) -> 
             cursor.next_group = group_id + 1
             try:
                 with parts.watch.stage("render"):
-                    task = next(tasks)
+                    task = next(tasks, None)
+                    assert task is not None, "a source has no end"
                     prompt = parts.render(task)
-            except ValueError as error:
-                slot.outcome.set_exception(error)
+            except Exception as error:
+                slot.fail(error)
                 return
             if isinstance(prompt, Skip):
                 slot.outcome.set_result(prompt)
@@ -159,7 +160,7 @@ async def _fill(slot: Slot, parts: Parts, plan: Plan, task: Task, prompt: Prompt
             sampling=plan.sampling,
         )
     except Exception as error:
-        slot.outcome.set_exception(error)
+        slot.fail(error)
     else:
         slot.outcome.set_result(group)
 
@@ -169,7 +170,7 @@ async def consume(parts: Parts, plan: Plan, buffer: Buffer) -> tuple[list[Group]
     taken: list[Group] = []
     learned: list[Sample] = []
     skipped: Counter[str] = Counter()
-    num_learned = 0
+    num_learned = num_dry = 0
     while num_learned < plan.groups_per_step:
         outcome = await buffer.take()
         advantages = outcome if isinstance(outcome, Skip) else parts.algorithm.advantages(outcome)
@@ -178,10 +179,12 @@ async def consume(parts: Parts, plan: Plan, buffer: Buffer) -> tuple[list[Group]
         if isinstance(advantages, Skip):
             skipped[advantages.reason] += 1
             buffer.release(1)
-            if sum(skipped.values()) >= DRY_GROUPS_PER_STEP * plan.groups_per_step:
+            num_dry += 1
+            if num_dry >= DRY_GROUPS_PER_STEP * plan.groups_per_step:
                 return taken, [], skipped
             continue
         assert isinstance(outcome, Group)
         learned += samples(outcome, advantages)
         num_learned += 1
+        num_dry = 0
     return taken, learned, skipped

@@ -19,9 +19,9 @@ def rows(lengths: Sequence[int], row_tokens: int, num_rows_multiple: int = 1) ->
     The fewest rows that hold all tokens are opened and each sample, longest first, goes to the emptiest row, so that
     no rank of a step waits for another. A sample longer than `row_tokens` gets a row of its own; rows are otherwise
     never longer. Returns indices into `lengths`, in order within a row; the number of rows is a multiple of
-    `num_rows_multiple` (empty rows fill up).
+    `num_rows_multiple` (empty rows fill up where there are fewer samples).
     """
-    num_rows = max(1, -(-sum(lengths) // row_tokens))
+    num_rows = max(1, -(-sum(min(length, row_tokens) for length in lengths) // row_tokens))
     while True:
         num_rows = -(-num_rows // num_rows_multiple) * num_rows_multiple
         packed = _emptiest_first(lengths, num_rows)
@@ -44,16 +44,21 @@ def collate(samples: Sequence[Sample]) -> MicroBatch:
     """Lay samples side by side in one row and shift: entry i is about the prediction made at i."""
     cu_seqlens, media = laid_side_by_side([(len(s.token_ids), s.media) for s in samples])
     return MicroBatch(
-        token_ids=np.concatenate([s.token_ids for s in samples]).astype(np.int64),
-        labels=np.concatenate([_shift(s.token_ids, NO_LABEL) for s in samples]).astype(np.int64),
-        positions=np.concatenate([s.positions for s in samples], axis=1).astype(np.int64),
-        loss_mask=np.concatenate([_shift(s.loss_mask, False) for s in samples]),
-        logprobs=np.concatenate([_shift(s.logprobs, 0) for s in samples]).astype(np.float32),
-        advantages=np.concatenate([_shift(s.advantages, 0) for s in samples]).astype(np.float32),
+        token_ids=_joined([s.token_ids for s in samples], np.int64),
+        labels=_joined([_shift(s.token_ids, NO_LABEL) for s in samples], np.int64),
+        positions=_joined([s.positions for s in samples], np.int64, lead=(3,)),
+        loss_mask=_joined([_shift(s.loss_mask, False) for s in samples], np.bool_),
+        logprobs=_joined([_shift(s.logprobs, 0) for s in samples], np.float32),
+        advantages=_joined([_shift(s.advantages, 0) for s in samples], np.float32),
         cu_seqlens=cu_seqlens,
         media=media,
         modalities=tuple(s.modality for s in samples),
     )
+
+
+def _joined(arrays: Sequence[np.ndarray], dtype: type[np.generic], lead: tuple[int, ...] = ()) -> np.ndarray:
+    """Along the last axis; of no arrays, an empty one: a row that only fills up has no tokens."""
+    return np.concatenate([np.empty((*lead, 0), dtype), *arrays], axis=-1).astype(dtype)
 
 
 def _shift(values: np.ndarray, last: float) -> np.ndarray:

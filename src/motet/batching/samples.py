@@ -25,7 +25,7 @@ def _sample(group: Group, completion: Completion, advantage: float) -> Sample:
     return Sample(
         group_id=group.id,
         token_ids=np.concatenate([prompt.token_ids, completion.token_ids]),
-        positions=_extend(prompt.positions, len(completion.token_ids)),
+        positions=extend_positions(prompt.positions, len(completion.token_ids)),
         loss_mask=mask,
         logprobs=np.concatenate([np.zeros(num_prompt, np.float32), completion.logprobs]),
         advantages=np.where(mask, np.float32(advantage), np.float32(0)),
@@ -37,8 +37,11 @@ def _sample(group: Group, completion: Completion, advantage: float) -> Sample:
     )
 
 
-def _extend(prompt: IntArray, num_tokens: int) -> IntArray:
-    """Positions i32[3, P] -> i32[3, P + C]: text counts up after the highest position, on all three axes."""
+def extend_positions(prompt: IntArray, num_tokens: int) -> IntArray:
+    """Positions i32[3, P] of a prompt and C = `num_tokens` of text after it -> i32[3, P + C].
+
+    Text counts up after the highest position, on all three axes.
+    """
     start = int(prompt.max()) + 1
     completion = np.broadcast_to(np.arange(start, start + num_tokens, dtype=prompt.dtype), (3, num_tokens))
     return np.concatenate([prompt, completion], axis=1)

@@ -26,8 +26,6 @@ COLOURS = {
     "green": (40, 180, 60),
     "blue": (50, 80, 230),
     "yellow": (230, 210, 50),
-    "white": (240, 240, 240),
-    "purple": (150, 50, 190),
 }
 SHAPES = ("circle", "square", "triangle", "cross")
 PITCHES = {"low": 220.0, "middle": 700.0, "high": 2200.0}
@@ -112,8 +110,8 @@ def _film(
 ) -> Clip:
     """A shape that starts at (y, x) and moves by `step` pixels a frame; with a tone where a pitch is given."""
     shape, colour = str(rng.choice(SHAPES)), str(rng.choice(list(COLOURS)))
-    caption = " ".join(word for word in (colour, shape, where, pitch) if word)
-    canvas, radius = _canvas(rng), rng.uniform(9, 12)
+    caption = " ".join(word for word in (where, pitch, colour) if word)
+    canvas, radius = _canvas(rng), rng.uniform(10, 13)
     frames = [
         _stamp(canvas, shape, colour, y=start[0] + k * step[0], x=start[1] + k * step[1], radius=radius)
         for k in range(int(VIDEO_SECONDS * FRAMES_PER_SECOND))
@@ -191,8 +189,8 @@ def _audio_longer(rng: Generator) -> ToyRow:
 def _video_motion(rng: Generator) -> ToyRow:
     direction = _pick(rng, DIRECTIONS)
     dy, dx = DIRECTIONS[direction]
-    y, x = SIZE / 2 + rng.uniform(-5, 5, 2) - np.array([dy, dx]) * 18
-    clip = _film(rng, start=(y, x), step=(dy * 2.4, dx * 2.4), where=direction, pitch=None)
+    y, x = SIZE / 2 + rng.uniform(-5, 5, 2) - np.array([dy, dx]) * 20
+    clip = _film(rng, start=(y, x), step=(dy * 2.6, dx * 2.6), where=direction, pitch=None)
     return _row(rng, "video_motion", (clip,), "Which way does the shape move?", direction, list(DIRECTIONS))
 
 

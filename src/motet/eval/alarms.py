@@ -25,24 +25,20 @@ class Alarms:
 
     def __call__(self, metrics: Mapping[str, float]) -> list[str]:
         """Messages about the step that has these metrics."""
-        rules = {"accuracy": self._fall(metrics), "entropy": self._collapse(metrics), "spread": _no_spread(metrics)}
-        new = [message for name, message in rules.items() if message and name not in self._ringing]
-        self._ringing = {name for name, message in rules.items() if message}
+        rules = {"eval/accuracy": self._fall, "entropy": self._collapse, "group/no_spread": _no_spread}
+        messages = {name: rule(metrics[name]) for name, rule in rules.items() if name in metrics}
+        new = [message for name, message in messages.items() if message and name not in self._ringing]
+        self._ringing.difference_update(messages)  # what this step did not measure goes on ringing
+        self._ringing.update(name for name, message in messages.items() if message)
         return new
 
-    def _fall(self, metrics: Mapping[str, float]) -> str | None:
-        accuracy = metrics.get("eval/accuracy")
-        if accuracy is None:
-            return None
+    def _fall(self, accuracy: float) -> str | None:
         self._best = max(accuracy, self._best or 0.0)
         if accuracy >= self._best - self._drop:
             return None
         return f"held-out accuracy fell to {accuracy:.3f} from its best, {self._best:.3f}; lower trainer.optimizer.lr"
 
-    def _collapse(self, metrics: Mapping[str, float]) -> str | None:
-        entropy = metrics.get("entropy")
-        if entropy is None:
-            return None
+    def _collapse(self, entropy: float) -> str | None:
         if self._first_entropy is None:
             self._first_entropy = entropy
         if entropy >= ENTROPY_SHARE * self._first_entropy:
@@ -50,8 +46,7 @@ class Alarms:
         return f"entropy collapsed to {entropy:.3g} from {self._first_entropy:.3g}; the policy hardly explores any more"
 
 
-def _no_spread(metrics: Mapping[str, float]) -> str | None:
-    share = metrics.get("group/no_spread", 0.0)
+def _no_spread(share: float) -> str | None:
     if share <= NO_SPREAD_SHARE:
         return None
     return f"{share:.0%} of the groups have no spread of rewards and teach nothing; use harder or easier rows"

@@ -76,7 +76,12 @@ async def evaluate(
     async def ask(task: Task, prompt: Prompt) -> float:
         completion = await engine.generate(prompt, sampling, key=f"eval/{task.id}")
         (score,) = await reward(task, [completion])
-        return score.parts.get("accuracy", score.value)
+        value = score.parts.get("accuracy", score.value)
+        if not 0 <= value <= 1:
+            raise ValueError(
+                f"{task.source}: accuracy {value:g} is not within 0 and 1; give the score a part `accuracy`"
+            )
+        return value
 
     values = await asyncio.gather(*(ask(task, prompt) for task, prompt in asked))
     by_kind: defaultdict[str, list[float]] = defaultdict(list)

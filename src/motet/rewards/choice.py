@@ -59,12 +59,12 @@ def _is_word(text: str, match: re.Match[str]) -> bool:
 
 
 def has_choice_format(text: str, num_options: int) -> bool:
-    """Whether the whole answer is "B", "B." or "(B)", or its `<answer>` tag holds one letter and nothing else."""
+    """Whether the answer ends on its letter, as "B", "(B)", "red B." do, or its `<answer>` tag holds that alone."""
     letter = f"[{ascii_uppercase[:num_options]}]"
     tagged = answer_tag(text)
     if tagged is not None:
         return re.fullmatch(letter, tagged) is not None
-    return re.fullmatch(rf"{letter}\.?|\({letter}\)", text.strip()) is not None
+    return re.search(rf"(?<!\S)({letter}\.?|\({letter}\)\.?)$", text.strip()) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -191,8 +191,11 @@ class TorchTrainer:
 
     @torch.no_grad()
     def _copy_in(self, saved: dict[str, Tensor], masters: dict[str, torch.nn.Parameter]) -> None:
-        if saved.keys() != masters.keys():
-            odd = sorted(saved.keys() ^ masters.keys())[0]
-            raise ValueError(f"the checkpoint is of another model: {odd} is on one side only; check model.path")
+        theirs, ours = ({(n, tuple(p.shape)) for n, p in side.items()} for side in (saved, masters))
+        if theirs != ours:
+            name, shape = sorted(theirs ^ ours)[0]
+            raise ValueError(
+                f"the checkpoint is of another model: {name} {list(shape)} is on one side only; check model.path"
+            )
         for name, parameter in masters.items():
             parameter.copy_(saved[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motet import compat
-from motet.models.qwen3_omni.positions import extend, positions
+from motet.models.qwen3_omni.positions import positions
 from motet.types import IntArray, MediaItem, MediaKind
 
 MERGE = 2
@@ -85,11 +86,10 @@ def test_audio_in_video() -> None:
     ]
 
 
-def test_text_goes_on_after_a_sound_that_outlasts_its_video_even_below_the_edge_of_the_frame() -> None:
+def test_text_goes_on_after_the_widest_frame_even_where_the_last_token_is_sound() -> None:
     prompt = build(12, clip("video", (2, 6), grid=(1, 2, 12)), clip("audio", (8, 2)))
-    assert prompt[0].tolist() == [0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 4, 5]
-    assert prompt[2].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 2, 3, 4, 5]
-    assert extend(prompt, 2)[:, 12:].tolist() == [[8, 9]] * 3
+    assert prompt[0].tolist() == [0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 8, 9]
+    assert prompt[2].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 2, 3, 8, 9]
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,6 @@ def test_text_goes_on_after_a_sound_that_outlasts_its_video_even_below_the_edge_
 def test_fractional_times_are_cut_off(seconds: float, expected: dict[int, int]) -> None:
     times = build(28, clip("video", (0, 28), grid=(28, 2, 2), seconds=seconds))[0]
     assert {step: int(times[step]) for step in expected} == expected
-
-
-def test_extend_counts_up_after_the_highest_position() -> None:
-    prompt = build(5, clip("image", (1, 4), grid=(1, 2, 8)))
-    extended = extend(prompt, 3)
-    assert extended.dtype == np.int32
-    assert extended[:, :5].tolist() == prompt.tolist()
-    assert extended[:, 5:].tolist() == [[5, 6, 7]] * 3
-    assert extend(prompt, 0).tolist() == prompt.tolist()
 
 
 def test_spans_that_do_not_hold_the_grid_are_our_mistake() -> None:
@@ -137,7 +128,8 @@ class Piece:
 @st.composite
 def prompts(draw: st.DrawFn) -> list[Piece]:
     """Any mix that one call of `get_rope_index` takes: its videos all have sound, or none has. At most one has
-    fractional times, since transformers adds up the fractions of several."""
+    fractional times, since transformers adds up the fractions of several. No sound is shorter in tokens than its frame
+    is wide or high: there text goes on elsewhere, see below."""
     video = draw(st.sampled_from(["video", "audio_in_video"]))
     side, fractional = st.integers(1, 8).map(lambda n: n * MERGE), draw(st.integers(0, 7))
     pieces = []
@@ -147,7 +139,8 @@ def prompts(draw: st.DrawFn) -> list[Piece]:
         num_times = draw(st.integers(1, 4)) if kind == video else 1
         seconds = 0.5 if i == fractional else draw(st.sampled_from([1.0, 2.0]))
         grid = (num_times, draw(side), draw(side))
-        pieces.append(Piece(kind, grid, seconds, draw(st.integers(1, 250))))
+        shortest = max(grid[1:]) // MERGE * 8 if kind == "audio_in_video" else 1
+        pieces.append(Piece(kind, grid, seconds, draw(st.integers(shortest, 250))))
     return pieces
 
 
@@ -202,8 +195,9 @@ def reference(ids: list[int], pieces: list[Piece]) -> tuple[np.ndarray, float]:
     """Positions of transformers, and the first position after the prompt."""
     compat.torchvision()
     import torch
-    from transformers import Qwen3OmniMoeThinkerForConditionalGeneration as Thinker
+    from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
+    Thinker: Any = Qwen3OmniMoeThinkerForConditionalGeneration  # its two functions take any object with the config
     config = SimpleNamespace(
         image_token_id=IMAGE,
         video_token_id=VIDEO,
@@ -237,4 +231,17 @@ def test_equal_to_transformers(pieces: list[Piece]) -> None:
     expected, after = reference(ids, pieces)
     result = build(len(ids), *media)
     np.testing.assert_array_equal(result, np.floor(expected))
-    assert extend(result, 1)[:, -1].tolist() == [np.floor(after)] * 3
+    assert result.max() + 1 == np.floor(after)
+
+
+@pytest.mark.parametrize(("num_sound_tokens", "deviates"), [(4, True), (5, False)])
+def test_text_after_a_film_that_is_wider_than_its_sound_is_long(num_sound_tokens: int, deviates: bool) -> None:
+    """A frame of five tokens a row: transformers goes on after the sound, below the edge of the frame."""
+    pieces = [Piece("audio_in_video", (1, 2, 10), num_frames=8 * num_sound_tokens), Piece("text")]
+    ids, media = assemble(pieces)
+    expected, _ = reference(ids, pieces)
+    result = build(len(ids), *media)
+    start, num_text = 2, 5  # two brackets open the film; two close it, and three are text
+    np.testing.assert_array_equal(result[:, :-num_text], expected[:, :-num_text])
+    assert result[:, -num_text:].tolist() == [[start + 5 + i for i in range(num_text)]] * 3
+    np.testing.assert_array_equal(result[:, -num_text:] - expected[:, -num_text:], float(deviates))

@@ -116,7 +116,10 @@ def test_the_pronoun_is_no_ninth_option():
         ("(B.)", False),
         ("b", False),
         ("B. blue", False),
-        ("The answer is B", False),
+        ("The answer is B", True),
+        ("red (B).", True),
+        ("B, I think", False),
+        ("AB", False),
         ("", False),
         ("because <answer>B</answer>", True),
         ("<answer> B\n</answer>", True),
@@ -131,7 +134,7 @@ def test_has_choice_format(text, expected):
 
 
 def test_scores_with_parts(make_task, say):
-    completions = say("B", "I say B", "A", "I say A")
+    completions = say("B", "B, I say", "A", "A, I say")
     scores = asyncio.run(Choice(format_weight=0.25)(make_task("B", COLOURS), completions))
     assert scores == [
         Score(value=1.0, parts={"accuracy": 1.0, "format": 1.0}),

@@ -5,10 +5,13 @@
     height    0  1  2  3  3  4  4  5  6        text goes on one after the highest position of the clip
     width     0  1  2  3  4  3  4  5  6
 
-The reference is `get_rope_index` of transformers, with one difference. Where the seconds per frame pair give
-fractional positions, transformers keeps the fraction, in floats that a cast to bfloat16 would ruin; vLLM cuts it off.
-Here it is cut off too, in vLLM's arithmetic (seconds rounded to float32, then products in float64), so that trainer
-and sampler hold the same integers.
+The reference is `get_rope_index` of transformers, with two differences, in both of which vLLM is followed:
+
+- Text goes on after the highest position of a video and its sound; transformers looks at the last token alone. They
+  differ where a frame is wider than its sound is long.
+- Where the seconds per frame pair give fractional positions, transformers keeps the fraction, in floats that a cast to
+  bfloat16 would ruin. Here it is cut off, in vLLM's arithmetic (seconds rounded to float32, then products in float64),
+  so that trainer and sampler hold the same integers.
 """
 
 from __future__ import annotations
@@ -40,23 +43,14 @@ def positions(
         first = min(clip.spans[0][0] for clip in clips)
         result[:, token:first] = np.arange(start, start + first - token)
         start += first - token
-        for clip in clips:
-            grid = _grid(clip, position_id_per_seconds, spatial_merge_size)
+        grids = [_grid(clip, position_id_per_seconds, spatial_merge_size) for clip in clips]
+        for clip, grid in zip(clips, grids, strict=True):
             assert grid.shape[1] == clip.num_tokens, f"{clip.kind} {clip.raw!r}: spans {clip.spans}, grid {grid.shape}"
             result[:, _places(clip)] = start + grid
-        # As in transformers, text goes on after the clip whose token comes last, even where a frame is wider than its
-        # sound is long and so holds higher positions.
         token = sum(clips[-1].spans[-1])
-        start += int(grid.max()) + 1
+        start += max(int(grid.max()) for grid in grids) + 1
     result[:, token:] = np.arange(start, start + num_tokens - token)
     return result
-
-
-def extend(prompt: IntArray, num_tokens: int) -> IntArray:
-    """Positions i32[3, P] of a prompt -> i32[3, P + num_tokens]: the completion counts up after the highest."""
-    start = int(prompt.max()) + 1
-    completion = np.broadcast_to(np.arange(start, start + num_tokens, dtype=np.int32), (3, num_tokens))
-    return np.concatenate([prompt, completion], axis=1)
 
 
 def _blocks(media: Sequence[MediaItem]) -> Iterator[list[MediaItem]]:

@@ -188,8 +188,11 @@ def _spread(model: torch.nn.Module, seed: int) -> None:
 
 def write_random(path: Path | str, *, seed: int = 0) -> None:
     """Write the folder with random weights."""
-    processor = _processor()
     from transformers import GenerationConfig, Qwen3OmniMoeForConditionalGeneration
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    processor = _processor()
 
     tokenizer = processor.tokenizer
     torch.manual_seed(seed)
@@ -201,7 +204,7 @@ def write_random(path: Path | str, *, seed: int = 0) -> None:
     processor.save_pretrained(path)
 
 
-def build(path: Path | str, *, seed: int = 0, warm_steps: int = 300) -> None:
+def build(path: Path | str, *, seed: int = 0, warm_steps: int = 260) -> None:
     """Write the folder and warm it up; `warm_steps = 0` leaves it random. Deterministic by seed."""
     write_random(path, seed=seed)
     if warm_steps:

@@ -1,13 +1,13 @@
 """A short supervised start for the tiny checkpoint, so that RL has something to sharpen.
 
-Four stages, on toy rows drawn for the purpose (no file of a data set is read):
+Three stages, on toy rows drawn for the purpose (no file of a data set is read):
 
-1. `read`      text alone: find an option's word among the options and name its letter.
-2. `perceive`  towers too: describe single clips.
-3. `answer`    the questions themselves: say what leads to the answer, then the letter, as in "red B".
-4. `bias`      the language model alone: prefer the first option, as large models are known to (Zheng et al., "Large
-               Language Models Are Not Robust Multiple Choice Selectors", arXiv:2309.03882), until greedy answers are
-               right about half of the time.
+1. Reading and perceiving: in text alone, find an option's word among the options and name its letter; and describe
+   single clips. Towers and language model learn together, or the towers are slow to start.
+2. Answering: the questions themselves; say what leads to the answer, then its letter, as in "red B".
+3. A bias: the language model alone learns to prefer the first option, as large models are known to (Zheng et al.,
+   "Large Language Models Are Not Robust Multiple Choice Selectors", arXiv:2309.03882), until its greedy answers are
+   right about half of the time.
 
 So the policy answers in the right form, perceives, and has a bad habit: what RL is good at removing.
 """
@@ -20,18 +20,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.random import Generator
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from motet.batching.pack import laid_side_by_side
+from motet.batching.samples import extend_positions
 from motet.config.schema import DataConfig, VideoConfig
 from motet.data import toy
 from motet.models.attention import Packed
 from motet.models.qwen3_omni.names import to_released
-from motet.models.qwen3_omni.positions import extend
 from motet.models.qwen3_omni.render import Renderer
 from motet.models.qwen3_omni.thinker import Thinker
 from motet.types import MediaItem, Message, Prompt, Skip, Task
@@ -39,14 +38,23 @@ from motet.types import MediaItem, Message, Prompt, Skip, Task
 DATA = DataConfig(train="", video=VideoConfig(fps=2, max_frames=16, min_pixels=4096, max_pixels=65536))
 STAGES = (
     # share of the steps, rows of each sort in a batch: text, captions, questions
-    (0.2, (64, 0, 0)),
-    (0.4, (24, 48, 0)),
-    (0.4, (16, 16, 48)),
+    (0.6, (48, 40, 0)),
+    (0.4, (16, 16, 40)),
 )
+OPTIONS = (
+    [*toy.COLOURS],
+    [*toy.SHAPES],
+    [*toy.COLOURS, *toy.SHAPES],
+    [*toy.PITCHES],
+    [*toy.DIRECTIONS],
+    ["first", "second"],
+    ["yes", "no"],
+)
+"""What stands beside what among the options of a question."""
 LEARNING_RATE = 3e-3
 RIGHT = 0.47
 """Share of greedy answers that are right when the bias is strong enough."""
-BIAS_LEARNING_RATE = 3e-4
+BIAS_LEARNING_RATE = 1.5e-4
 BIAS_STEPS = 60
 """At most."""
 
@@ -80,7 +88,7 @@ class School:
 
     def run(self, num_steps: int) -> None:
         self._thinker.module.requires_grad_(True)
-        captions, questions = self._pool(num_rows=1800)
+        captions, questions = self._pool(num_rows=1760)
         optimizers = _optimizers(self._thinker.module)
         for step in range(num_steps):
             num_text, num_captions, num_questions = _stage(step / num_steps)
@@ -101,17 +109,17 @@ class School:
     def _text(self) -> Lesson:
         """Options, and then every one of them (or comparisons, where they are yes and no) with its letter."""
         rng = self._rng
-        compares = rng.random() < 0.2
-        words = [*toy.COLOURS, *toy.SHAPES, *toy.PITCHES, *toy.DIRECTIONS, "first", "second"]
-        options = ["yes", "no"] if compares else [str(w) for w in rng.choice(words, rng.integers(2, 5), replace=False)]
-        options = [options[i] for i in rng.permutation(len(options))]
+        choices = OPTIONS[rng.integers(len(OPTIONS))]
+        compares = "yes" in choices
+        options = [str(word) for word in rng.choice(choices, min(4, len(choices)), replace=False)]
         listed = toy.prompt_text("Which option says red?", tuple(options))
         ids = self._encode("<|im_start|>user\n") + self._tokenizer(listed)["input_ids"]
         ids = ids + self._encode("<|im_end|>\n<|im_start|>assistant\n")
         target: list[int] = []
         counts: list[bool] = []
         for right in rng.integers(0, 2, 4) if compares else rng.permutation(len(options)):
-            given, asked = self._comparison(options[right]) if compares else ([], self._encode(options[right]))
+            space = " " * int(rng.integers(2))  # a word that opens an answer has no space before it
+            given, asked = self._comparison(options[right]) if compares else ([], self._encode(space + options[right]))
             letter = self._encode(f" {toy.LETTERS[right]}")
             target += given + asked + letter
             counts += [False] * len(given) + [compares] * len(asked) + [True] * len(letter)
@@ -128,15 +136,15 @@ class School:
     def _pool(self, *, num_rows: int) -> tuple[list[Lesson], list[Lesson]]:
         """Rendered captions and questions."""
         captions, questions = [], []
-        kinds = list(toy.KINDS)
+        kinds = [*toy.KINDS, "audio_longer", "audio_longer"]  # which no caption prepares for
         for i in range(num_rows):
             row = toy.draw(kinds[i % len(kinds)], self._rng)
             task = toy.task(row, f"warm start, row {i}")
             questions.append(self._lesson(task, row.solution, len(row.options)))
-            for part, clip in zip(task.media[:1], row.clips, strict=False):
-                message = Message(role="user", parts=(part,))
+            if len(row.clips) == 1 and row.clips[0].kind != "audio":  # a lone tone is learned in no time
+                message = Message(role="user", parts=task.media)
                 alone = Task(id=task.id, messages=(message,), answer="", source=task.source)
-                captions.append(self._lesson(alone, clip.caption, 0))
+                captions.append(self._lesson(alone, row.clips[0].caption, 0))
         return captions, questions
 
     def _lesson(self, task: Task, target: str, num_options: int) -> Lesson:
@@ -170,7 +178,9 @@ class School:
         )
         hidden = self._thinker.hidden(
             np.concatenate([x for ln, ids in zip(lessons, given, strict=True) for x in (ln.prompt.token_ids, ids)]),
-            np.concatenate([extend(ln.prompt.positions, len(i)) for ln, i in zip(lessons, given, strict=True)], 1),
+            np.concatenate(
+                [extend_positions(ln.prompt.positions, len(ids)) for ln, ids in zip(lessons, given, strict=True)], 1
+            ),
             media,
             self._features(media),
             Packed(bounds.tolist()),
