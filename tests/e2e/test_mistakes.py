@@ -4,19 +4,49 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.toml"
+
 
 @pytest.fixture
-def rows(world: Path, tmp_path: Path, settings: list[str]) -> tuple[Path, list[dict[str, Any]]]:
+def settings(random_checkpoint: Path, toy_folder: Path, tmp_path: Path) -> list[str]:
+    """A run of one step in `tmp_path / "run"`, by a model that need not be any good."""
+    return [
+        str(RECIPE),
+        f"run_dir={tmp_path / 'run'}",
+        f"model.path={random_checkpoint}",
+        f"data.train={toy_folder / 'train.jsonl'}",
+        f"data.heldout={toy_folder / 'heldout.jsonl'}",
+        "data.shuffle=false",
+        "steps=1",
+        "trainer.optimizer.warmup_steps=0",
+    ]
+
+
+@pytest.fixture
+def rows(toy_folder: Path, tmp_path: Path, settings: list[str]) -> tuple[Path, list[dict[str, Any]]]:
     """A copy of the train rows to spoil; `settings` point at it."""
     folder = tmp_path / "toy"
-    shutil.copytree(world / "toy", folder)
-    settings += [f"data.train={folder / 'train.jsonl'}", "data.shuffle=false", "steps=1", "eval.max_rows=9"]
+    shutil.copytree(toy_folder, folder)
+    settings.append(f"data.train={folder / 'train.jsonl'}")
     return folder, [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def my_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Source of the body of a reward function -> the override that names it."""
+
+    def write(body: str) -> str:
+        (tmp_path / "myreward.py").write_text(f"def score(task, completion):\n    {body}\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        return 'reward.score={kind="function", path="myreward:score"}'
+
+    return write
 
 
 def _write(folder: Path, rows: list[dict[str, Any]]) -> None:
@@ -65,12 +95,13 @@ def test_truncated_image(rows: Any, settings: list[str], motet: Any) -> None:
 
 
 def test_truncated_image_is_a_counted_skip_where_the_config_says_so(
-    rows: Any, settings: list[str], motet: Any, tmp_path: Path
+    rows: Any, settings: list[str], motet: Any, tmp_path: Path, my_reward: Any
 ) -> None:
     folder, table = rows
     _, image = _image(table)
     (folder / image).write_bytes(b"not a picture")
-    done = motet("train", *settings, "data.on_bad_row=skip")
+    reward = my_reward("return len(set(completion.token_ids.tolist())) % 2")  # anything with spread
+    done = motet("train", *settings, "data.on_bad_row=skip", reward)
     assert done.returncode == 0, done.stderr
     step = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert step["groups/skipped/bad_media"] == 1
@@ -96,12 +127,10 @@ def test_more_media_than_placeholders(rows: Any, settings: list[str], motet: Any
     assert "1 <image>" in line
 
 
-def test_reward_that_raises(settings: list[str], motet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "myreward.py").write_text("def score(task, completion):\n    return 1 / 0\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    reward = 'reward.score={kind="function", path="myreward:score"}'
-    line = _error(motet("train", *settings, reward, "data.heldout=" + settings[-2].partition("=")[2], "steps=1"))
+def test_reward_that_raises(settings: list[str], motet: Any, my_reward: Any) -> None:
+    line = _error(motet("train", *settings, my_reward("return 1 / 0")))
     assert "myreward:score" in line
+    assert "heldout.jsonl:1" in line
     assert "ZeroDivisionError" in line or "division by zero" in line
 
 

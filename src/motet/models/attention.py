@@ -7,8 +7,9 @@ but a layout, handed to the model as the keyword argument `layout`:
     Prefill  the same, and keeps keys and values
     Decode   one new token for each of B sequences, against the kept keys and values
 
-`torch.nn.attention.varlen` serves CUDA. Elsewhere it is causal SDPA, over all samples at once where padding them to
-the longest costs little (many small calls are slow on a CPU), else over one at a time. No path builds a T x T mask.
+`torch.nn.attention.varlen` serves half precision on CUDA. Elsewhere it is causal SDPA, over all samples at once where
+padding them to the longest costs little (many small calls are slow), else over one at a time. No path builds a T x T
+mask.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Packed:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, heads, T, d], key and value [1, kv_heads, T, d] -> [1, T, heads, d]."""
-        if query.is_cuda:
+        if query.is_cuda and query.dtype != torch.float32:
             return self._varlen(query, key, value, scale)
         if self._pads:
             return self._padded(query, key, value, scale)
@@ -53,18 +54,18 @@ class Packed:
         return torch.cat(outputs, dim=2).transpose(1, 2)
 
     def _padded(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        num_samples, longest = len(self.lengths), self._longest
+        num_samples, longest, at = len(self.lengths), self._longest, self._slots.to(query.device)
 
         def lay_out(x: Tensor) -> Tensor:  # [1, heads, T, d] -> [S, heads, longest, d]
             slots = x.new_zeros(num_samples * longest, x.shape[1], x.shape[3])
-            slots = slots.index_copy(0, self._slots, x[0].transpose(0, 1))
+            slots = slots.index_copy(0, at, x[0].transpose(0, 1))
             return slots.view(num_samples, longest, *slots.shape[1:]).transpose(1, 2)
 
         # Causal, with the padding last: no token sees it.
         output = scaled_dot_product_attention(
             lay_out(query), lay_out(key), lay_out(value), is_causal=True, scale=scale, enable_gqa=True
         )
-        return output.transpose(1, 2).flatten(0, 1).index_select(0, self._slots)[None]
+        return output.transpose(1, 2).flatten(0, 1).index_select(0, at)[None]
 
     def _varlen(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
