@@ -87,8 +87,5 @@ def test_varlen_attention_equals_one_call_a_sample() -> None:
     query, key, value = made
     bounds = [0, 7, 50, 60]
     packed = Packed(bounds).attend(0, query, key, value, 32**-0.5).float()
-    alone = [
-        Packed([0, b - a]).attend(0, *(x[:, :, a:b].float() for x in made), 32**-0.5)
-        for a, b in pairwise(bounds)
-    ]
+    alone = [Packed([0, b - a]).attend(0, *(x[:, :, a:b].float() for x in made), 32**-0.5) for a, b in pairwise(bounds)]
     np.testing.assert_allclose(packed.cpu(), torch.cat(alone, dim=1).cpu(), atol=2e-2)

@@ -110,9 +110,9 @@ class TorchTrainer:
             reference=self._reference_logprobs if self._algorithm.needs_reference else None,
             after_backward=self._masters.collect,
         )
+        metrics |= {f"mismatch/max/{modality}": found.value for modality, found in worst.items()}
         if self._unchecked:
             self._check(metrics["mismatch/mean"], worst)
-            metrics |= {f"mismatch/initial/{m.modality}": m.value for m in worst.values()}
         parameters = self._masters.parameters.values()
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._config.optimizer.max_grad_norm)
         if not torch.isfinite(norm):
