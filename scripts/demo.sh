@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job from nothing: build a tiny checkpoint and a toy data set, train, and export what was learned.
+# The main job from nothing: build a tiny checkpoint and a toy data set, then evaluate, train and evaluate.
 #
 #     scripts/demo.sh MOTET FOLDER [a.b=value ...]
 #

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +19,14 @@ from motet import algorithms, rewards
 from motet.checkpoint.store import CheckpointStore
 from motet.config.load import ConfigError, dump, load
 from motet.config.schema import RunConfig
+from motet.data.reference import MediaError
 from motet.data.rows import Rows
 from motet.data.source import TaskSource, heldout
 from motet.eval.alarms import Alarms
 from motet.eval.evaluate import Evaluation, blinded
 from motet.eval.evaluate import evaluate as evaluate_tasks
 from motet.features.store import FeatureStore
-from motet.loop import Parts, Plan, Step
+from motet.loop import NothingToLearn, Parts, Plan, Step
 from motet.loop import train as loop
 from motet.metrics.log import MetricsLog
 from motet.metrics.measures import group_metrics
@@ -34,11 +37,13 @@ from motet.rollout.embedded import EmbeddedEngine
 from motet.rollout.prompts import PromptCache, Render
 from motet.rollout.record import GroupRecord
 from motet.trainer.torch_ import TorchTrainer
-from motet.types import Prompt, Sampling, Skip, Task
+from motet.types import Advantages, Prompt, Sampling, Skip, Task
 from motet.weights.shared import SharedWeights
 
+logger = logging.getLogger(__name__)
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-RESUMABLE = ("steps", "eval", "checkpoint", "metrics")
+RESUMABLE = ("run_dir", "steps", "eval", "checkpoint", "metrics")
 """Settings that may change when a run resumes; any other change would make it another run."""
 
 
@@ -91,12 +96,13 @@ def trainer(config: RunConfig, parts: Sampler, algorithm: Any) -> TorchTrainer:
 
 
 def skipping(render: Render, on_bad_row: str) -> Render:
-    """`render` that turns a row whose media cannot be read into a counted skip, where the config says so."""
+    """`render` that turns a row whose media cannot be read into a named and counted skip, where the config says so."""
 
     def lenient(task: Task) -> Prompt | Skip:
         try:
             return render(task)
-        except ValueError:
+        except MediaError as error:
+            logger.warning("row skipped: %s", error)
             return Skip(reason="bad_media")
 
     return lenient if on_bad_row == "skip" else render
@@ -140,6 +146,9 @@ class Run:
         )
         self.first: dict[str, Any] = {"step": 0, "next_group": 0, "train_seconds": 0.0, "eval_before": None}
         self._heldout = self._load_heldout()
+        self.last: Step | None = None
+        self.evaluation: Evaluation | None = None  # of the last step, where it was evaluated
+        self.started = self.step_started = time.monotonic()
 
     def _load_heldout(self) -> tuple[list[Task], Render] | None:
         data = self.config.data
@@ -158,37 +167,50 @@ class Run:
             tensorboard=self.config.metrics.tensorboard,
             resume_step=self.resumed_step,
         ) as log:
-            before = after = None
             if self.resumed_step is None and (before := await self._evaluate()):
                 self.first["eval_before"] = before.summary()
                 log.log(0, before.metrics())
                 self.alarms(before.metrics())
-            started = time.monotonic() - self.first["train_seconds"]
-            step_started = time.monotonic()
-            num_steps = self.first["step"]
-            async with aclosing(loop(self._parts(), self._plan())) as steps:
-                async for step in steps:
-                    num_steps = step.number
-                    metrics = _step_metrics(step, time.monotonic() - step_started)
-                    last = step.number == self.config.steps
-                    if last or step.number % self.config.eval.every_steps == 0:
-                        with self.watch.stage("eval"):
-                            after = await self._evaluate()
-                        metrics |= after.metrics() if after else {}
-                    if last or step.number % self.config.checkpoint.every_steps == 0:
-                        with self.watch.stage("save"):
-                            await self._save(step, metrics.get("eval/accuracy"), time.monotonic() - started)
-                    for group in step.groups:
-                        self.record.offer(step.number, group)
-                    log.log(step.number, metrics | self.watch.lap())
-                    for message in self.alarms(metrics):
-                        log.alarm(message)
-                    step_started = time.monotonic()
-            if num_steps < self.config.steps:
-                log.alarm(f"stopped after step {num_steps}: no group has spread any more, nothing is left to learn")
-                after = await self._evaluate()
-        seconds = time.monotonic() - started
-        return self._finish(after, num_steps=num_steps, train_seconds=seconds)
+            self.started = time.monotonic() - self.first["train_seconds"]
+            self.step_started = time.monotonic()
+            try:
+                async with aclosing(loop(self._parts(), self._plan())) as steps:
+                    async for step in steps:
+                        await self._after(step, log)
+            except NothingToLearn as dry:
+                await self._give_up(dry, log)
+        return self._finish(time.monotonic() - self.started)
+
+    async def _after(self, step: Step, log: MetricsLog) -> None:
+        """Evaluate and save where they are due, record and log."""
+        metrics = _step_metrics(step, self.source.skipped, time.monotonic() - self.step_started)
+        last = step.number == self.config.steps
+        self.last, self.evaluation = step, None
+        if last or step.number % self.config.eval.every_steps == 0:
+            with self.watch.stage("eval"):
+                self.evaluation = await self._evaluate()
+            metrics |= self.evaluation.metrics() if self.evaluation else {}
+        if last or step.number % self.config.checkpoint.every_steps == 0:
+            with self.watch.stage("save"):
+                await self._save(step)
+        for group in step.groups:
+            advantages = self.algorithm.advantages(group)
+            self.record.offer(step.number, group, advantages if isinstance(advantages, Advantages) else None)
+        log.log(step.number, metrics | self.watch.lap())
+        for message in self.alarms(metrics):
+            log.alarm(message)
+        self.step_started = time.monotonic()
+
+    async def _give_up(self, dry: NothingToLearn, log: MetricsLog) -> None:
+        """End the run well where it has learned something, and with an error where it never could."""
+        if self.last is None:
+            raise ValueError(
+                f"no group taught anything ({dry}): rewards that are all equal within each group, or rows that cannot "
+                f"be read; look at the rows, at reward.score and at rollout.temperature"
+            )
+        log.alarm(f"stopped after step {self.last.number}: no group teaches anything any more ({dry})")
+        self.evaluation = self.evaluation or await self._evaluate()
+        await self._save(self.last)
 
     def _parts(self) -> Parts:
         return Parts(
@@ -230,14 +252,15 @@ class Run:
             tasks, render=render, engine=self.sampler.engine, reward=self.reward, max_tokens=max_tokens
         )
 
-    async def _save(self, step: Step, accuracy: float | None, train_seconds: float) -> None:
+    async def _save(self, step: Step) -> None:
         state = {
             "step": step.number,
             "next_group": step.next_group,
             "source": step.source_state,
-            "train_seconds": train_seconds,
+            "train_seconds": time.monotonic() - self.started,
             "eval_before": self.first["eval_before"],
         }
+        accuracy = self.evaluation.overall.accuracy if self.evaluation else None
         await self.store.save(step.number, state=state, write=self.trainer.save, metric=accuracy)
 
     async def _restore(self, step: int) -> None:
@@ -247,12 +270,13 @@ class Run:
         self.source.load_state_dict(self.first["source"])
         print(f"resuming after step {step} from {self.store.path(step)}")
 
-    def _finish(self, after: Evaluation | None, *, num_steps: int, train_seconds: float) -> dict[str, Any]:
+    def _finish(self, train_seconds: float) -> dict[str, Any]:
+        assert self.last is not None
         summary = {
             "eval_before": self.first["eval_before"],
-            "eval_after": after.summary() if after else None,
+            "eval_after": self.evaluation.summary() if self.evaluation else None,
             "train_seconds": train_seconds,
-            "num_steps": num_steps,
+            "num_steps": self.last.number,
             "num_towers_run": self.sampler.features.num_encoded,
             "config": self.config.model_dump(mode="json"),
         }
@@ -262,7 +286,7 @@ class Run:
         print()
         if summary["eval_before"] and summary["eval_after"]:
             print(_verdict(summary["eval_before"]["accuracy"], summary["eval_after"]["accuracy"]))
-        print(f"checkpoint {self.store.path(num_steps)}\nreport     {report}\nsummary    {path}")
+        print(f"checkpoint {self.store.path(self.last.number)}\nreport     {report}\nsummary    {path}")
         return summary
 
 
@@ -279,13 +303,17 @@ def _open_folder(config: RunConfig, folder: Path, store: CheckpointStore, *, res
     saved = folder / "config.toml"
     if not resume:
         if saved.exists():
-            raise ConfigError(f"run_dir = '{folder}': holds a run; resume it with --resume, or choose another folder")
+            raise ConfigError(
+                f"run_dir = '{folder}': holds a run; resume it with --resume, remove it, or choose another"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         saved.write_text(dump(config))
         return None
     step = store.latest()
     if step is None:
-        raise ConfigError(f"run_dir = '{folder}': holds no whole checkpoint to resume from")
+        raise ConfigError(f"run_dir = '{folder}': holds no whole checkpoint to resume from; remove it to start anew")
+    if step >= config.steps:
+        raise ConfigError(f"steps = {config.steps}: the run has done {step}; raise steps to go on")
     old, new = (c.model_dump(exclude=set(RESUMABLE)) for c in (load(saved, []), config))
     for name in old:
         if old[name] != new[name]:
@@ -296,12 +324,14 @@ def _open_folder(config: RunConfig, folder: Path, store: CheckpointStore, *, res
     return step
 
 
-def _step_metrics(step: Step, seconds: float) -> dict[str, float]:
+def _step_metrics(step: Step, bad_rows: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """`bad_rows`: rows that could not be parsed since the run began, by reason."""
     num_tokens = sum(int(micro.cu_seqlens[-1]) for row in step.batch.grid for micro in row)
     return {
         **step.result.metrics,
         **group_metrics(step.groups),
         **{f"groups/skipped/{reason}": float(count) for reason, count in step.skipped.items()},
+        **{f"rows/skipped/{reason}": float(count) for reason, count in bad_rows.items()},
         "data/age": float(step.result.version - 1 - step.batch.oldest_version),
         "tokens_per_second": num_tokens / seconds,
         "seconds/step": seconds,
@@ -316,13 +346,14 @@ def evaluate(config: RunConfig, *, model: Path | None = None, blind: bool = Fals
     assert config.data.heldout is not None
     rows = Rows(config.data.heldout)
     tasks = heldout(rows, max_rows=config.eval.max_rows, on_bad_row=config.data.on_bad_row)
-    if blind:
-        tasks = [blinded(task) for task in tasks if task.media]
     parts = sampler(config, model or Path(config.model.path), rows.base)
+    render = skipping(parts.renderer, config.data.on_bad_row)
+    if blind:
+        tasks = [task for task in tasks if task.media]
     evaluation = asyncio.run(
         evaluate_tasks(
             tasks,
-            render=skipping(parts.renderer, config.data.on_bad_row),
+            render=(lambda task: render(blinded(task))) if blind else render,
             engine=parts.engine,
             reward=rewards.build(config.reward),
             max_tokens=config.eval.max_tokens or config.rollout.max_tokens,

@@ -38,7 +38,14 @@ from motet.rollout.prompts import Render
 from motet.types import Batch, Group, Prompt, Sample, Sampling, Skip, StepResult, Task
 
 DRY_GROUPS_PER_STEP = 50
-"""After this many times P groups in a row that teach nothing, the run ends: there is nothing left to learn."""
+"""After this many times P groups in a row that teach nothing, `train` gives up."""
+
+
+class NothingToLearn(Exception):
+    """No group teaches anything any more."""
+
+    def __init__(self, skipped: Counter[str]) -> None:
+        super().__init__(", ".join(f"{reason}: {count}" for reason, count in skipped.most_common()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +93,10 @@ class Step:
 
 
 async def train(parts: Parts, plan: Plan) -> AsyncGenerator[Step]:
-    """Run the steps; ends early when `DRY_GROUPS_PER_STEP * P` groups in a row taught nothing.
+    """Run the steps.
 
-    Raises what a row, a rollout, a reward or the trainer raises; nothing keeps running then.
+    Raises NothingToLearn when `DRY_GROUPS_PER_STEP * P` groups in a row taught nothing, and what a row, a rollout, a
+    reward or the trainer raises; nothing keeps running then.
     """
     buffer = Buffer(groups_per_step=plan.groups_per_step, max_lag=plan.max_lag)
     cursor = _Cursor(plan.first_group)
@@ -97,8 +105,6 @@ async def train(parts: Parts, plan: Plan) -> AsyncGenerator[Step]:
         for number in range(plan.first_step, plan.steps + 1):
             with parts.watch.stage("rollout"):
                 taken, learned, skipped = await consume(parts, plan, buffer)
-            if not learned:
-                return
             with parts.watch.stage("train"):
                 batch = pack(learned, row_tokens=plan.row_tokens)
                 result = await parts.trainer.step(batch)
@@ -181,7 +187,7 @@ async def consume(parts: Parts, plan: Plan, buffer: Buffer) -> tuple[list[Group]
             buffer.release(1)
             num_dry += 1
             if num_dry >= DRY_GROUPS_PER_STEP * plan.groups_per_step:
-                return taken, [], skipped
+                raise NothingToLearn(skipped)
             continue
         assert isinstance(outcome, Group)
         learned += samples(outcome, advantages)

@@ -256,13 +256,11 @@ def test_seconds_are_counted_by_stage() -> None:
 # ---- the end -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num_flat", "num_steps"), [(3, 3), (4, 0)])
-def test_it_ends_early_when_so_many_groups_in_a_row_taught_nothing(
-    monkeypatch: pytest.MonkeyPatch, num_flat: int, num_steps: int
-) -> None:
+def test_it_gives_up_when_so_many_groups_in_a_row_taught_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "DRY_GROUPS_PER_STEP", 2)  # times P = 2
-    reward = flat_where(lambda row: row % (num_flat + 1) != num_flat)  # the last of so many and one teaches
-    assert len(run(parts(reward=reward), plan(3))) == num_steps
+    assert len(run(parts(reward=flat_where(lambda row: row % 4 != 3)), plan(3))) == 3  # three in a row are flat
+    with pytest.raises(loop.NothingToLearn, match=r"^no_spread: 4$"):
+        run(parts(reward=flat_where(lambda row: row % 5 != 4)), plan(3))
 
 
 def test_a_caller_that_has_seen_enough_leaves_nothing_running() -> None:

@@ -44,6 +44,8 @@ def _rules(config: RunConfig) -> Iterator[str]:
         yield f"trainer.optimizer.betas = {list(optimizer.betas)}: each should be at least 0 and below 1"
     for name, pixels in (("image", config.data.image), ("video", config.data.video)):
         low, high = pixels.min_pixels, pixels.max_pixels
+        if (low is None) != (high is None):
+            yield f"data.{name}: min_pixels and max_pixels should be set together, or neither"
         if low is not None and high is not None and low > high:
             yield f"data.{name}.min_pixels = {low}: should be at most data.{name}.max_pixels = {high}"
 

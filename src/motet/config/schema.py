@@ -107,7 +107,7 @@ class RewardConfig(Section):
     score: Annotated[ChoiceConfig | MathConfig | FunctionConfig, Field(discriminator="kind")] = ChoiceConfig()
     """What scores a group."""
     timeout_seconds: float = Field(60.0, gt=0)
-    """Deadline for scoring one group."""
+    """Deadline for scoring one group, where a function of yours does it; the built-in rewards take no time."""
 
 
 class AlgorithmConfig(Section):

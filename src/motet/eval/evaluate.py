@@ -30,7 +30,7 @@ class Evaluation:
     by_kind: dict[str, Accuracy]
     by_modality: dict[str, Accuracy]
     num_dropped: int
-    """Rows that were not asked: prompts over the budget."""
+    """Rows that were not asked: prompts over the budget and, where they are skipped, media that cannot be read."""
 
     def metrics(self) -> dict[str, float]:
         low, high = self.overall.interval
@@ -109,4 +109,4 @@ def blinded(task: Task) -> Task:
         replace(message, parts=tuple(part for part in message.parts if not isinstance(part, MediaPart)))
         for message in task.messages
     )
-    return replace(task, messages=messages, source=f"{task.source} (blind)")
+    return replace(task, messages=messages)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from motet.config.schema import DataConfig
+from motet.models.policy import Policy
 from motet.models.qwen3_omni import names
 from motet.models.qwen3_omni.render import Renderer
 from motet.models.qwen3_omni.thinker import Thinker
@@ -20,13 +21,13 @@ from motet.models.qwen3_omni.thinker import Thinker
 class ModelSpec:
     renderer: Callable[[Path, DataConfig, Path], Renderer]
     """(model folder, settings, folder that media paths start from) -> rows to prompts."""
-    policy: Callable[[Path, torch.dtype, str], Thinker]
+    policy: Callable[[Path, torch.dtype, str], Policy]
     """(model folder, dtype, device) -> the module that samples and learns."""
     to_released: Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]
     """One parameter in memory -> the tensors of the released checkpoint that it stands for."""
 
 
-def _policy(path: Path, dtype: torch.dtype, device: str) -> Thinker:
+def _policy(path: Path, dtype: torch.dtype, device: str) -> Policy:
     return Thinker(path, dtype=dtype, device=device)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from motet.batching.pack import laid_side_by_side
 from motet.features.store import FeatureStore
 from motet.models.attention import Decode, Prefill
-from motet.models.qwen3_omni.thinker import Thinker
+from motet.models.policy import Policy
 from motet.trainer.logprobs import banned_bias, distribution
 from motet.types import Completion, IntArray, Prompt, Sampling, StopReason
 
@@ -44,7 +44,7 @@ class EmbeddedEngine:
     """`Engine` on the trainer's module.
 
     Args:
-        thinker: shared with the trainer.
+        policy: shared with the trainer.
         features: encoder outputs, shared with the trainer.
         decode_text: completion ids -> text.
         eos_ids: ids that end a completion.
@@ -54,7 +54,7 @@ class EmbeddedEngine:
 
     def __init__(
         self,
-        thinker: Thinker,
+        policy: Policy,
         features: FeatureStore,
         *,
         decode_text: Callable[[IntArray], str],
@@ -63,11 +63,11 @@ class EmbeddedEngine:
         max_sequences: int,
     ) -> None:
         self.version = 0
-        self._thinker = thinker
+        self._policy = policy
         self._features = features
         self._decode_text = decode_text
         self._eos_ids = frozenset(eos_ids)
-        self._bias = banned_bias(list(banned_ids), thinker.vocab_size, thinker.device)
+        self._bias = banned_bias(list(banned_ids), policy.vocab_size, policy.device)
         self._max_sequences = max_sequences
         self._waiting: list[Request] = []
         self._worker: asyncio.Task[None] | None = None
@@ -122,7 +122,7 @@ class EmbeddedEngine:
             await asyncio.sleep(0)
             going = self._draw(active, hidden)
             if len(going) < len(active):
-                layout.keep(torch.tensor(going, dtype=torch.long, device=self._thinker.device))
+                layout.keep(torch.tensor(going, dtype=torch.long, device=self._policy.device))
                 active = [active[i] for i in going]
             if active:
                 hidden = self._advance(active, layout)
@@ -132,7 +132,7 @@ class EmbeddedEngine:
         """Last hidden state of each prompt [P, H], and their keys and values."""
         bounds, media = laid_side_by_side([(len(p.token_ids), p.media) for p in prompts])
         layout = Prefill(bounds.tolist())
-        hidden = self._thinker.hidden(
+        hidden = self._policy.hidden(
             np.concatenate([p.token_ids for p in prompts]),
             np.concatenate([p.positions for p in prompts], axis=1),
             media,
@@ -146,14 +146,14 @@ class EmbeddedEngine:
         """Feed the token last drawn of each sequence; hidden states [B, H]."""
         ids = np.array([s.tokens[-1] for s in active])
         places = np.array([int(s.prompt.positions.max()) + len(s.tokens) for s in active])
-        hidden = self._thinker.hidden(ids, np.broadcast_to(places, (3, len(places))).copy(), (), (), layout)
+        hidden = self._policy.hidden(ids, np.broadcast_to(places, (3, len(places))).copy(), (), (), layout)
         layout.advance()
         return hidden
 
     @torch.no_grad()
     def _draw(self, active: list[Request], hidden: Tensor) -> list[int]:
         """Draw one token for each sequence and settle those that end; indices of those that go on."""
-        logits = self._thinker.head(hidden)
+        logits = self._policy.head(hidden)
         temperatures = torch.tensor([s.sampling.temperature or 1.0 for s in active], device=logits.device)
         logp = distribution(logits, temperature=temperatures[:, None], bias=self._bias)
         draws = torch.tensor([s.draws[len(s.tokens)] for s in active], device=logits.device)

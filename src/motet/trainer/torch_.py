@@ -1,4 +1,4 @@
-"""The PyTorch trainer: the transformers Thinker in this process, packed rows, AdamW on float32 master weights."""
+"""The PyTorch trainer: the policy in this process, packed rows, AdamW on float32 master weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from motet.config.schema import TrainerConfig
 from motet.features.store import FeatureStore
 from motet.models.attention import Packed
-from motet.models.qwen3_omni.thinker import Thinker
+from motet.models.policy import Policy
 from motet.protocols import Algorithm
 from motet.trainer.logprobs import banned_bias, token_logprobs
 from motet.trainer.optim import adamw, learning_rate
@@ -60,7 +60,7 @@ class TorchTrainer:
     """`Trainer` on one device.
 
     Args:
-        thinker: the policy; its trained parameters learn in place, so an engine on the same module needs no sync.
+        policy: the policy; its trained parameters learn in place, so an engine on the same module needs no sync.
         features: encoder outputs, shared with the engine.
         algorithm: gives the loss.
         reference: the frozen model of the KL term, where the algorithm needs one.
@@ -71,26 +71,26 @@ class TorchTrainer:
 
     def __init__(
         self,
-        thinker: Thinker,
+        policy: Policy,
         features: FeatureStore,
         algorithm: Algorithm,
         config: TrainerConfig,
         *,
-        reference: Thinker | None,
+        reference: Policy | None,
         temperature: float,
         banned_ids: Sequence[int],
         num_steps: int,
     ) -> None:
         self.version = 0
-        self._thinker = thinker
+        self._policy = policy
         self._features = features
         self._algorithm = algorithm
         self._config = config
         self._reference = reference
         self._temperature = temperature
-        self._bias = banned_bias(list(banned_ids), thinker.vocab_size, thinker.device)
+        self._bias = banned_bias(list(banned_ids), policy.vocab_size, policy.device)
         self._num_steps = num_steps
-        self._masters = MasterWeights(thinker.trained())
+        self._masters = MasterWeights(policy.trained())
         self._optimizer = adamw(self._masters.parameters, config.optimizer)
         self._unchecked = True  # the first step after start or resume checks that ratios are one
 
@@ -106,7 +106,7 @@ class TorchTrainer:
             micros,
             batch,
             algorithm=self._algorithm,
-            forward=lambda micro: self._logprobs(self._thinker, micro),
+            forward=lambda micro: self._logprobs(self._policy, micro),
             reference=self._reference_logprobs if self._algorithm.needs_reference else None,
             after_backward=self._masters.collect,
         )
@@ -127,16 +127,16 @@ class TorchTrainer:
 
     async def logprobs(self, batch: Batch) -> list[list[FloatArray]]:
         with torch.no_grad():
-            return [[self._logprobs(self._thinker, m)[0].cpu().numpy() for m in row] for row in batch.grid]
+            return [[self._logprobs(self._policy, m)[0].cpu().numpy() for m in row] for row in batch.grid]
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor:
         assert self._reference is not None
         with torch.no_grad():
             return self._logprobs(self._reference, micro)[0]
 
-    def _logprobs(self, thinker: Thinker, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, policy: Policy, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """f32[T] log-probabilities and entropies, computed where the loss mask is on, 0 elsewhere."""
-        hidden = thinker.hidden(
+        hidden = policy.hidden(
             micro.token_ids,
             micro.positions,
             micro.media,
@@ -145,7 +145,7 @@ class TorchTrainer:
         )
         at = torch.as_tensor(micro.loss_mask.nonzero()[0], device=hidden.device)
         logprobs, entropy = token_logprobs(
-            thinker.head,
+            policy.head,
             hidden[at],
             torch.as_tensor(micro.labels, device=hidden.device)[at],
             temperature=self._temperature,

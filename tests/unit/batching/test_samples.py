@@ -75,9 +75,9 @@ def test_there_are_as_many_advantages_as_completions() -> None:
         samples(group(completion([33], [-0.5], [True])), Advantages(values=np.ones(2, np.float32)))
 
 
-def test_text_counts_up_after_the_highest_position_of_any_axis() -> None:
-    wide = np.array([[0, 1, 1], [0, 1, 1], [0, 1, 8]], np.int32)
+def test_text_counts_up_after_the_highest_position_of_any_token_and_axis() -> None:
+    wide = np.array([[0, 1, 1], [0, 1, 1], [0, 8, 1]], np.int32)
     extended = extend_positions(wide, 3)
     assert extended.dtype == np.int32
-    assert extended.tolist() == [[0, 1, 1, 9, 10, 11], [0, 1, 1, 9, 10, 11], [0, 1, 8, 9, 10, 11]]
+    assert extended.tolist() == [[0, 1, 1, 9, 10, 11], [0, 1, 1, 9, 10, 11], [0, 8, 1, 9, 10, 11]]
     assert extend_positions(wide, 0).tolist() == wide.tolist()

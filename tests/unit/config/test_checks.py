@@ -54,13 +54,18 @@ def config(*overrides: str) -> RunConfig:
             "trainer.optimizer.betas = [0.9, 1.0]: each should be at least 0 and below 1",
         ),
         (
+            "data.image={min_pixels=64}",
+            "data.image={min_pixels=64, max_pixels=64}",
+            "data.image: min_pixels and max_pixels should be set together, or neither",
+        ),
+        (
             "data.image={min_pixels=65, max_pixels=64}",
             "data.image={min_pixels=64, max_pixels=64}",
             "data.image.min_pixels = 65: should be at most data.image.max_pixels = 64",
         ),
         (
             "data.video={min_pixels=65, max_pixels=64}",
-            "data.video={min_pixels=65}",
+            "data.video={min_pixels=64, max_pixels=64}",
             "data.video.min_pixels = 65: should be at most data.video.max_pixels = 64",
         ),
         (

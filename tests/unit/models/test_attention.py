@@ -68,7 +68,7 @@ def test_packed_equals_causal_attention_of_each_sample_alone(lengths: list[int],
     layout = Packed(bounds(lengths))
     layout._pads = pads
     ours, theirs = ([x.requires_grad_() for x in row(sum(lengths))] for _ in range(2))
-    output = layout.attend(0, *ours, SCALE)
+    output = layout.attend(0, ours[0], ours[1], ours[2], SCALE)
     expected = one_sample_at_a_time(lengths, *theirs)
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-6)
     pull = random(*output.shape, seed=9)
@@ -148,7 +148,8 @@ def test_sequences_that_go_on_keep_their_own_cache() -> None:
         decode.advance()
     some.keep(torch.tensor([2, 0]))
     expected = all_.attend(0, *second, SCALE)[:, [2, 0]]
-    output = some.attend(0, *(x[:, :, [2, 0]] for x in second), SCALE)
+    query, key, value = (x[:, :, [2, 0]] for x in second)
+    output = some.attend(0, query, key, value, SCALE)
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-7)
 
 

@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from motet.config.schema import DataConfig
 from motet.data import media as media_module
-from motet.data.media import Audio, Image, Video
+from motet.data.media import Audio, Image, MediaError, Video
 from motet.models.qwen3_omni.positions import positions
 from motet.types import IntArray, MediaItem, MediaKind, MediaPart, Prompt, Skip, Task, TextPart
 
@@ -90,13 +90,13 @@ class Renderer:
     def __call__(self, task: Task) -> Prompt | Skip:
         """Render one row.
 
-        Raises ValueError, naming the row, where a clip cannot be read. A prompt over `data.max_prompt_tokens` is a
+        Raises MediaError, naming the row, where a clip cannot be read. A prompt over `data.max_prompt_tokens` is a
         `Skip`: nothing is ever cut.
         """
         try:
             clips = [self._load(part) for part in task.media]
-        except ValueError as error:
-            raise ValueError(f"{task.source}: {error}") from error
+        except MediaError as error:
+            raise MediaError(f"{task.source}: {error}") from error
         text, literals = self._template(task)
         token_ids, items = self._join(task, text, literals, clips)
         if len(token_ids) > self.data.max_prompt_tokens:
@@ -214,8 +214,6 @@ def _size(config: Any) -> dict[str, Any]:
     """The processor's `size`, where the run sets one."""
     if config.min_pixels is None and config.max_pixels is None:
         return {}
-    if config.min_pixels is None or config.max_pixels is None:
-        raise ValueError("min_pixels and max_pixels under data.image and data.video are set together or not at all")
     return {"size": {"shortest_edge": config.min_pixels, "longest_edge": config.max_pixels}}
 
 
