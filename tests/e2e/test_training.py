@@ -92,7 +92,7 @@ def test_data_is_never_older_than_max_lag(settings: list[str], tmp_path: Path, m
     metrics = _metrics(tmp_path / "run")
     ages = [m["data/age"] for m in metrics if "data/age" in m]
     assert len(ages) == 15
-    assert max(ages) == max_lag
+    assert 0 < max(ages) <= max_lag  # groups that teach nothing hand their slots on, so the bound need not be reached
     assert metrics[-1]["eval/accuracy"] - metrics[0]["eval/accuracy"] >= 0.15
 
 

@@ -157,7 +157,7 @@ class TorchTrainer:
 
     def _check(self, mean: float, worst: dict[str, Mismatch]) -> None:
         bound = self._config.max_initial_mismatch
-        if mean > bound:
+        if not mean <= bound:  # nor where it is not a number
             m = max(worst.values(), key=lambda m: m.value)
             raise ValueError(
                 f"the engine's log-probabilities differ from the trainer's by {mean:.3g} on average (bound: "
