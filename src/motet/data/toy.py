@@ -111,7 +111,7 @@ def _film(
     """A shape that starts at (y, x) and moves by `step` pixels a frame; with a tone where a pitch is given."""
     shape, colour = str(rng.choice(SHAPES)), str(rng.choice(list(COLOURS)))
     caption = " ".join(word for word in (where, pitch, colour) if word)
-    canvas, radius = _canvas(rng), rng.uniform(10, 13)
+    canvas, radius = _canvas(rng), rng.uniform(13, 16)
     frames = [
         _stamp(canvas, shape, colour, y=start[0] + k * step[0], x=start[1] + k * step[1], radius=radius)
         for k in range(int(VIDEO_SECONDS * FRAMES_PER_SECOND))
@@ -189,7 +189,7 @@ def _audio_longer(rng: Generator) -> ToyRow:
 def _video_motion(rng: Generator) -> ToyRow:
     direction = _pick(rng, DIRECTIONS)
     dy, dx = DIRECTIONS[direction]
-    y, x = SIZE / 2 + rng.uniform(-5, 5, 2) - np.array([dy, dx]) * 20
+    y, x = SIZE / 2 + rng.uniform(-4, 4, 2) - np.array([dy, dx]) * 20
     clip = _film(rng, start=(y, x), step=(dy * 2.6, dx * 2.6), where=direction, pitch=None)
     return _row(rng, "video_motion", (clip,), "Which way does the shape move?", direction, list(DIRECTIONS))
 

@@ -6,15 +6,16 @@ Three stages, on toy rows drawn for the purpose (no file of a data set is read):
    single clips. Towers and language model learn together, or the towers are slow to start.
 2. Answering: the questions themselves; say what leads to the answer, then its letter, as in "red B".
 3. A bias: the language model alone learns to prefer the first option, as large models are known to (Zheng et al.,
-   "Large Language Models Are Not Robust Multiple Choice Selectors", arXiv:2309.03882), until its greedy answers are
-   right about half of the time.
+   "Large Language Models Are Not Robust Multiple Choice Selectors", arXiv:2309.03882), until its greedy answers to
+   every kind of question are right about half of the time.
 
 So the policy answers in the right form, perceives, and has a bad habit: what RL is good at removing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from motet.batching.pack import laid_side_by_side
 from motet.batching.samples import extend_positions
 from motet.config.schema import DataConfig, VideoConfig
 from motet.data import toy
+from motet.features.store import FeatureStore
 from motet.models.attention import Packed
 from motet.models.qwen3_omni.names import to_released
 from motet.models.qwen3_omni.render import Renderer
@@ -51,12 +53,14 @@ OPTIONS = (
     ["yes", "no"],
 )
 """What stands beside what among the options of a question."""
-LEARNING_RATE = 3e-3
-RIGHT = 0.47
-"""Share of greedy answers that are right when the bias is strong enough."""
-BIAS_LEARNING_RATE = 1.5e-4
-BIAS_STEPS = 60
+LEARNING_RATE = 4e-3
+RIGHT = 0.6
+"""The bias is strong enough when no kind of row has a larger share of right greedy answers."""
+BIAS_LEARNING_RATE = 2e-4
+BIAS_STEPS = 40
 """At most."""
+
+Features = Callable[[Sequence[MediaItem]], list[Tensor]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +85,7 @@ class School:
         self._rng = np.random.default_rng([seed, 1])
         torch.manual_seed(seed)
         self._thinker = Thinker(path)
+        self._features: Features = self._with_gradient
         self._render = Renderer(path, DATA, path)
         self._tokenizer = self._render.tokenizer
         self._ids: dict[str, list[int]] = {}
@@ -192,8 +197,8 @@ class School:
             targets += [t for t, counts in zip(lesson.target_ids, lesson.counts, strict=True) if counts]
         return self._thinker.head(hidden[places]), torch.tensor(targets)
 
-    def _features(self, media: Sequence[MediaItem]) -> list[Tensor]:
-        """All clips of a batch in two calls of the towers, with gradient where they learn."""
+    def _with_gradient(self, media: Sequence[MediaItem]) -> list[Tensor]:
+        """All clips of a batch in two calls of the towers."""
         features: dict[int, Tensor] = {}
         for encode, chosen in (
             (self._thinker.encode_visuals, [m for m in media if m.kind != "audio"]),
@@ -211,12 +216,15 @@ class School:
         parameters = list(self._thinker.trained().values())
         for parameter in parameters:
             parameter.requires_grad_(True)
+        self._features = FeatureStore(self._thinker.encode, fingerprint="")  # the towers are done
         optimizer = torch.optim.AdamW(parameters, lr=BIAS_LEARNING_RATE)
-        probe, rest = questions[:225], questions[225:]
+        probe, rest = questions[:220], questions[220:660]
         for _ in range(BIAS_STEPS):
-            if self._accuracy(probe) <= RIGHT:
+            accuracy = self._accuracy(probe)
+            unbiased = [lesson for lesson in rest if accuracy[lesson.kind] > RIGHT]
+            if not unbiased:
                 return
-            lessons = [self._to_first(lesson) for lesson in self._some(rest, 48)]
+            lessons = [self._to_first(lesson) for lesson in self._some(unbiased, 32)]
             self._step(lessons, [optimizer], BIAS_LEARNING_RATE)
 
     def _to_first(self, lesson: Lesson) -> Lesson:
@@ -227,11 +235,14 @@ class School:
         return Lesson(lesson.prompt, target, counts, lesson.kind, lesson.num_options)
 
     @torch.no_grad()
-    def _accuracy(self, lessons: Sequence[Lesson]) -> float:
-        """Share of lessons all of whose tokens are the likeliest."""
+    def _accuracy(self, lessons: Sequence[Lesson]) -> dict[str, float]:
+        """Share of lessons, by kind, all of whose tokens are the likeliest."""
         logits, targets = self._logits(lessons)
         hits = (logits.argmax(-1) == targets).split([sum(lesson.counts) for lesson in lessons])
-        return float(np.mean([bool(h.all()) for h in hits]))
+        by_kind: defaultdict[str, list[bool]] = defaultdict(list)
+        for lesson, hit in zip(lessons, hits, strict=True):
+            by_kind[lesson.kind].append(bool(hit.all()))
+        return {kind: float(np.mean(values)) for kind, values in by_kind.items()}
 
     def _save(self) -> None:
         """Write the weights back under their released names."""
