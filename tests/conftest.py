@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from motet.models.qwen3_omni.render import Renderer
     from motet.models.qwen3_omni.thinker import Thinker
     from motet.rollout.embedded import EmbeddedEngine
+    from motet.trainer.torch_ import TorchTrainer
     from motet.types import Prompt, Task
 
 
@@ -95,5 +96,43 @@ def make_engine(thinker: Thinker, features: FeatureStore, renderer: Renderer) ->
             "max_sequences": 64,
         }
         return EmbeddedEngine(model, store, **(defaults | settings))
+
+    return make
+
+
+@pytest.fixture
+def make_trainer(random_checkpoint: Path, renderer: Renderer) -> Callable[..., TorchTrainer]:
+    """A trainer, by default of GRPO on a float32 model of its own. `optimizer` and `config` are settings."""
+    import torch
+
+    from motet.algorithms import GRPO
+    from motet.config.schema import OptimizerConfig, TrainerConfig
+    from motet.features.store import FeatureStore
+    from motet.models.qwen3_omni.thinker import Thinker
+    from motet.trainer.torch_ import TorchTrainer
+
+    def make(
+        model: Thinker | None = None,
+        algorithm: Any = None,
+        *,
+        store: FeatureStore | None = None,
+        dtype: str = "float32",
+        reference: Thinker | None = None,
+        temperature: float = 1.0,
+        num_steps: int = 10,
+        optimizer: dict[str, Any] | None = None,
+        **config: Any,
+    ) -> TorchTrainer:
+        model = model or Thinker(random_checkpoint, dtype=getattr(torch, dtype))
+        return TorchTrainer(
+            model,
+            store or FeatureStore(model.encode, fingerprint=model.towers_fingerprint()),
+            algorithm or GRPO(),
+            TrainerConfig(optimizer=OptimizerConfig(**(optimizer or {})), **config),
+            reference=reference,
+            temperature=temperature,
+            banned_ids=renderer.banned_ids,
+            num_steps=num_steps,
+        )
 
     return make

@@ -27,5 +27,4 @@ def learning_rate(config: OptimizerConfig, step: int, num_steps: int) -> float:
         return config.lr * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, num_steps - config.warmup_steps)
     shape = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}
-    floor = 1.0 if config.schedule == "constant" else config.min_lr_ratio
-    return config.lr * (floor + (1 - floor) * shape[config.schedule])
+    return config.lr * (config.min_lr_ratio + (1 - config.min_lr_ratio) * shape[config.schedule])

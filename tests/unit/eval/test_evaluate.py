@@ -30,9 +30,11 @@ class Echo:
 
     def __init__(self) -> None:
         self.samplings: list[Sampling] = []
+        self.keys: list[str] = []
 
     async def generate(self, prompt: Prompt, sampling: Sampling, *, key: str) -> Completion:
         self.samplings.append(sampling)
+        self.keys.append(key)
         one = np.ones(1)
         return Completion(
             token_ids=prompt.token_ids,
@@ -62,6 +64,7 @@ def test_counts_by_kind_and_modality() -> None:
     assert {k: (a.accuracy, a.num_rows) for k, a in evaluation.by_kind.items()} == {"see": (0.5, 2), "hear": (1, 1)}
     assert {m: a.num_rows for m, a in evaluation.by_modality.items()} == {"image": 2, "audio": 1}
     assert evaluation.num_dropped == 1
+    assert engine.keys == ["eval/1", "eval/2", "eval/3"]
     assert {(s.temperature, s.max_tokens) for s in engine.samplings} == {(0.0, 5)}
     metrics = evaluation.metrics()
     assert metrics["eval/accuracy"] == pytest.approx(2 / 3)
@@ -75,9 +78,10 @@ def test_a_reward_without_the_part_counts_by_its_value() -> None:
     assert run(parts={}, value=0.25)[0].overall.accuracy == 0.25
 
 
-def test_an_accuracy_outside_0_and_1_names_the_row() -> None:
-    with pytest.raises(ValueError, match=r"^rows:1: accuracy 2 is not within 0 and 1"):
-        run(parts={}, value=2.0)
+@pytest.mark.parametrize("value", [1.5, -0.5])
+def test_an_accuracy_outside_0_and_1_names_the_row(value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^rows:1: accuracy {value} is not within 0 and 1"):
+        run(parts={}, value=value)
 
 
 def test_blinded_removes_media_and_nothing_else() -> None:

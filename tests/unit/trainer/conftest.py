@@ -1,11 +1,9 @@
-"""Rollouts of the embedded engine on the random model, and trainers of it."""
+"""Rollouts of the embedded engine on the random model."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from motet.features.store import FeatureStore
     from motet.models.qwen3_omni.render import Renderer
     from motet.models.qwen3_omni.thinker import Thinker
-    from motet.trainer.torch_ import TorchTrainer
 
 MAX_TOKENS = 8
 
@@ -53,40 +50,3 @@ def rollouts(
         group = Group(id=i, task=toy_tasks[kind], prompt=prompts[kind], completions=completions, scores=scores)
         learned += samples(group, Advantages(values=np.array([1, -0.5], np.float32)))
     return learned
-
-
-@pytest.fixture
-def make_trainer(random_checkpoint: Path, renderer: Renderer) -> Callable[..., TorchTrainer]:
-    """A trainer, by default on a float32 model of its own, whose policy is at `trainer.policy`."""
-    import torch
-
-    from motet.algorithms import GRPO
-    from motet.config.schema import OptimizerConfig, TrainerConfig
-    from motet.features.store import FeatureStore
-    from motet.models.qwen3_omni.thinker import Thinker
-    from motet.trainer.torch_ import TorchTrainer
-
-    def make(
-        policy: Thinker | None = None,
-        algorithm: Any = None,
-        *,
-        dtype: str = "float32",
-        reference: Thinker | None = None,
-        temperature: float = 1.0,
-        num_steps: int = 10,
-        optimizer: dict[str, Any] | None = None,
-        **config: Any,
-    ) -> TorchTrainer:
-        policy = policy or Thinker(random_checkpoint, dtype=getattr(torch, dtype))
-        return TorchTrainer(
-            policy,
-            FeatureStore(policy.encode, fingerprint=""),
-            algorithm or GRPO(),
-            TrainerConfig(optimizer=OptimizerConfig(**(optimizer or {})), **config),
-            reference=reference,
-            temperature=temperature,
-            banned_ids=renderer.banned_ids,
-            num_steps=num_steps,
-        )
-
-    return make

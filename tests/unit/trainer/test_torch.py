@@ -154,12 +154,15 @@ def test_a_gradient_that_is_not_finite_moves_nothing(
 
 
 def test_the_rate_follows_the_schedule(make_trainer: MakeTrainer, rollouts: list[Sample]) -> None:
-    trainer = make_trainer(
-        num_steps=3, optimizer={"lr": 1e-4, "schedule": "linear", "warmup_steps": 1}, max_initial_mismatch=10
-    )
-    measured = [step(trainer, batch(rollouts[:2])).metrics["lr"] for _ in range(3)]
-    assert measured == pytest.approx([1e-4, 1e-4, 0.5e-4])
-    assert trainer.version == 3
+    trainer = make_trainer(num_steps=4, optimizer={"lr": 1e-4, "schedule": "linear", "warmup_steps": 2})
+    weight = trainer._policy.trained()["model.norm.weight"]
+    before = weight.detach().clone()
+    measured = [step(trainer, batch(rollouts[:2])).metrics["lr"]]
+    moves = (weight.detach() - before).abs()
+    assert float(moves.median()) == pytest.approx(0.5e-4, rel=1e-2)  # Adam's first step is as long as the rate
+    measured += [step(trainer, batch(rollouts[:2])).metrics["lr"] for _ in range(3)]
+    assert measured == pytest.approx([0.5e-4, 1e-4, 1e-4, 0.5e-4])
+    assert trainer.version == 4
 
 
 # ---- what is measured --------------------------------------------------------------------------
@@ -217,10 +220,15 @@ def test_the_temperature_is_that_of_sampling_and_banned_ids_have_no_share(
 
 @pytest.mark.parametrize("vocab_chunk_tokens", [1, 7])
 def test_the_chunks_of_the_vocabulary_head_change_nothing(
-    make_trainer: MakeTrainer, rollouts: list[Sample], vocab_chunk_tokens: int
+    monkeypatch: pytest.MonkeyPatch, make_trainer: MakeTrainer, rollouts: list[Sample], vocab_chunk_tokens: int
 ) -> None:
     whole, cut = make_trainer(optimizer=STILL), make_trainer(optimizer=STILL, vocab_chunk_tokens=vocab_chunk_tokens)
-    expected, measured = (step(t, batch(rollouts[:6])).metrics for t in (whole, cut))
+    expected = step(whole, batch(rollouts[:6])).metrics
+    held: list[int] = []
+    head = Thinker.head
+    monkeypatch.setattr(Thinker, "head", lambda self, hidden: (held.append(len(hidden)), head(self, hidden))[1])
+    measured = step(cut, batch(rollouts[:6])).metrics
+    assert max(held) == vocab_chunk_tokens
     assert measured["entropy"] == pytest.approx(expected["entropy"], rel=1e-6)
     assert float((gradient(cut) - gradient(whole)).norm() / gradient(whole).norm()) < 5e-6
 

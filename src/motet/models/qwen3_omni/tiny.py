@@ -204,7 +204,7 @@ def write_random(path: Path | str, *, seed: int = 0) -> None:
     processor.save_pretrained(path)
 
 
-def build(path: Path | str, *, seed: int = 0, warm_steps: int = 260) -> None:
+def build(path: Path | str, *, seed: int = 0, warm_steps: int = 320) -> None:
     """Write the folder and warm it up; `warm_steps = 0` leaves it random. Deterministic by seed."""
     write_random(path, seed=seed)
     if warm_steps:

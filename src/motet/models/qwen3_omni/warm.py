@@ -53,9 +53,9 @@ OPTIONS = (
     ["yes", "no"],
 )
 """What stands beside what among the options of a question."""
-LEARNING_RATE = 4e-3
-RIGHT = 0.6
-"""The bias is strong enough when no kind of row has a larger share of right greedy answers."""
+LEARNING_RATE = 3.5e-3
+SKILL = 0.5
+"""The bias is strong enough when no kind of row has more of it: 0 is guessing, 1 is always right (Cohen's kappa)."""
 BIAS_LEARNING_RATE = 2e-4
 BIAS_STEPS = 40
 """At most."""
@@ -220,11 +220,11 @@ class School:
         optimizer = torch.optim.AdamW(parameters, lr=BIAS_LEARNING_RATE)
         probe, rest = questions[:220], questions[220:660]
         for _ in range(BIAS_STEPS):
-            accuracy = self._accuracy(probe)
-            unbiased = [lesson for lesson in rest if accuracy[lesson.kind] > RIGHT]
+            skill = self._skill(probe)
+            unbiased = [lesson for lesson in rest if skill[lesson.kind] > SKILL]
             if not unbiased:
                 return
-            lessons = [self._to_first(lesson) for lesson in self._some(unbiased, 32)]
+            lessons = [self._to_first(lesson) for lesson in self._some(unbiased, min(32, len(unbiased)))]
             self._step(lessons, [optimizer], BIAS_LEARNING_RATE)
 
     def _to_first(self, lesson: Lesson) -> Lesson:
@@ -235,13 +235,14 @@ class School:
         return Lesson(lesson.prompt, target, counts, lesson.kind, lesson.num_options)
 
     @torch.no_grad()
-    def _accuracy(self, lessons: Sequence[Lesson]) -> dict[str, float]:
-        """Share of lessons, by kind, all of whose tokens are the likeliest."""
+    def _skill(self, lessons: Sequence[Lesson]) -> dict[str, float]:
+        """By kind: (right - chance) / (1 - chance), of the share of lessons all of whose tokens are the likeliest."""
         logits, targets = self._logits(lessons)
         hits = (logits.argmax(-1) == targets).split([sum(lesson.counts) for lesson in lessons])
-        by_kind: defaultdict[str, list[bool]] = defaultdict(list)
+        by_kind: defaultdict[str, list[float]] = defaultdict(list)
         for lesson, hit in zip(lessons, hits, strict=True):
-            by_kind[lesson.kind].append(bool(hit.all()))
+            chance = 1 / lesson.num_options
+            by_kind[lesson.kind].append((float(hit.all()) - chance) / (1 - chance))
         return {kind: float(np.mean(values)) for kind, values in by_kind.items()}
 
     def _save(self) -> None:
