@@ -365,7 +365,8 @@ def test_a_cancelled_caller_is_cancelled_even_as_a_rollout_ends() -> None:
         gate.set()
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await caller
+            async with asyncio.timeout(1):
+                await caller
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())
