@@ -107,11 +107,15 @@ def test_splits_share_no_media(toy_folder: Path) -> None:
     assert len(everything) == len(set(everything))
 
 
-def test_files_are_those_of_the_seed(toy_folder: Path, tmp_path: Path) -> None:
-    toy.write(tmp_path / "same", seed=3, num_train=9, num_heldout=0)
-    toy.write(tmp_path / "other", seed=4, num_train=9, num_heldout=0)
-    same, other = ({p.name: p.read_bytes() for p in (tmp_path / d / "media").iterdir()} for d in ("same", "other"))
-    assert same == {name: (toy_folder / "media" / name).read_bytes() for name in same}
+def test_files_are_those_of_the_seed(tmp_path: Path) -> None:
+    for folder, seed in (("one", 3), ("same", 3), ("other", 4)):
+        toy.write(tmp_path / folder, seed=seed, num_train=9, num_heldout=0)
+    one, same, other = (
+        {p.name: p.read_bytes() for p in (tmp_path / folder / "media").iterdir()} for folder in ("one", "same", "other")
+    )
+    assert same.keys() == one.keys()
+    exact = [name for name in one if not name.endswith(".mp4")]  # x264's rate control may differ by a few bytes
+    assert [same[name] for name in exact] == [one[name] for name in exact]
     assert not set(same.values()) & set(other.values())
 
 

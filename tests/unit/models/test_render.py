@@ -408,15 +408,6 @@ def test_sizes_of_the_run_are_the_processors(random_checkpoint: Path) -> None:
     assert video.features["video_grid_thw"].tolist() == [[1, 8, 8]]
 
 
-@pytest.mark.parametrize("size", [{"min_pixels": 4096}, {"max_pixels": 65536}])
-@pytest.mark.parametrize("kind", ["image", "video"])
-def test_one_size_without_the_other_is_refused(random_checkpoint: Path, kind: str, size: dict[str, int]) -> None:
-    config = ImageConfig(**size) if kind == "image" else VideoConfig(**size)
-    render = make(random_checkpoint, Path("."), **{kind: config})
-    with pytest.raises(ValueError, match=r"min_pixels and max_pixels .* are set together or not at all"):
-        render(row(image(flat(64, 64, 1, 2, 3)) if kind == "image" else film(), QUESTION))
-
-
 def test_a_prompt_over_the_budget_is_skipped_and_never_cut(random_checkpoint: Path, render: Renderer) -> None:
     task = row(image(flat(64, 64, 1, 2, 3)), QUESTION)
     length = len(rendered(render, task).token_ids)
