@@ -26,7 +26,7 @@ from motet.eval.alarms import Alarms
 from motet.eval.evaluate import Evaluation, blinded
 from motet.eval.evaluate import evaluate as evaluate_tasks
 from motet.features.store import FeatureStore
-from motet.loop import NothingToLearn, Parts, Plan, Step
+from motet.loop import NothingToLearn, Parts, Plan, Step, unless
 from motet.loop import train as loop
 from motet.metrics.log import MetricsLog
 from motet.metrics.measures import group_metrics
@@ -36,6 +36,8 @@ from motet.report import page
 from motet.rollout.embedded import EmbeddedEngine
 from motet.rollout.prompts import PromptCache, Render
 from motet.rollout.record import GroupRecord
+from motet.runtime.signals import stop_on_signals
+from motet.runtime.watchdog import watchdog
 from motet.trainer.torch_ import TorchTrainer
 from motet.types import Advantages, Prompt, Sampling, Skip, Task
 from motet.weights.shared import SharedWeights
@@ -43,7 +45,7 @@ from motet.weights.shared import SharedWeights
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-RESUMABLE = ("run_dir", "steps", "eval", "checkpoint", "metrics")
+RESUMABLE = ("run_dir", "steps", "deadline_seconds", "eval", "checkpoint", "metrics")
 """Settings that may change when a run resumes; any other change would make it another run."""
 
 
@@ -111,8 +113,8 @@ def skipping(render: Render, on_bad_row: str) -> Render:
 # ---- train -------------------------------------------------------------------------------------
 
 
-def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
-    """Run or resume the training run of the config; returns what `summary.json` holds."""
+def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any] | None:
+    """Run or resume the training run of the config; returns what `summary.json` holds, or None where it was stopped."""
     return asyncio.run(Run(config, resume=resume).train())
 
 
@@ -147,6 +149,7 @@ class Run:
         self.first: dict[str, Any] = {"step": 0, "next_group": 0, "train_seconds": 0.0, "eval_before": None}
         self._heldout = self._load_heldout()
         self.last: Step | None = None
+        self.saved_step = self.resumed_step
         self.evaluation: Evaluation | None = None  # of the last step, where it was evaluated
         self.started = self.step_started = time.monotonic()
 
@@ -158,15 +161,12 @@ class Run:
         tasks = heldout(rows, max_rows=self.config.eval.max_rows, on_bad_row=data.on_bad_row)
         return tasks, PromptCache(skipping(self.sampler.renderer.at(rows.base), data.on_bad_row))
 
-    async def train(self) -> dict[str, Any]:
+    async def train(self) -> dict[str, Any] | None:
+        """Returns what `summary.json` holds; None where a signal stopped the run before its last step."""
         if self.resumed_step is not None:
             await self._restore(self.resumed_step)
-        with MetricsLog(
-            self.folder,
-            num_steps=self.config.steps,
-            tensorboard=self.config.metrics.tensorboard,
-            resume_step=self.resumed_step,
-        ) as log:
+        deadline = watchdog(self.watch, deadline_seconds=self.config.deadline_seconds, dump=self.folder / "stalled.txt")
+        with self._log() as log, stop_on_signals() as self.stop, deadline:
             if self.resumed_step is None and (before := await self._evaluate()):
                 self.first["eval_before"] = before.summary()
                 log.log(0, before.metrics())
@@ -174,12 +174,34 @@ class Run:
             self.started = time.monotonic() - self.first["train_seconds"]
             self.step_started = time.monotonic()
             try:
-                async with aclosing(loop(self._parts(), self._plan())) as steps:
+                async with aclosing(loop(self._parts(), self._plan(), self.stop)) as steps:
                     async for step in steps:
                         await self._after(step, log)
             except NothingToLearn as dry:
                 await self._give_up(dry, log)
+            if self.stop.is_set() and self._done() < self.config.steps:
+                await self._stopped()
+                return None
+            if self.last is None:  # killed between the last checkpoint and the summary
+                self.evaluation = await self._evaluate()
         return self._finish(time.monotonic() - self.started)
+
+    def _log(self) -> MetricsLog:
+        return MetricsLog(
+            self.folder,
+            num_steps=self.config.steps,
+            tensorboard=self.config.metrics.tensorboard,
+            resume_step=self.resumed_step,
+        )
+
+    def _done(self) -> int:
+        """Steps that the run has done, those before it was resumed included."""
+        return self.last.number if self.last else self.first["step"]
+
+    async def _stopped(self) -> None:
+        if self.last and self.saved_step != self.last.number:
+            await self._save(self.last)
+        print(f"stopped after step {self._done()}; go on with: motet train {self.folder} --resume")
 
     async def _after(self, step: Step, log: MetricsLog) -> None:
         """Evaluate and save where they are due, record and log."""
@@ -187,12 +209,10 @@ class Run:
         last = step.number == self.config.steps
         self.last, self.evaluation = step, None
         if last or step.number % self.config.eval.every_steps == 0:
-            with self.watch.stage("eval"):
-                self.evaluation = await self._evaluate()
+            self.evaluation = await self._evaluate()
             metrics |= self.evaluation.metrics() if self.evaluation else {}
         if last or step.number % self.config.checkpoint.every_steps == 0:
-            with self.watch.stage("save"):
-                await self._save(step)
+            await self._save(step)
         for group in step.groups:
             advantages = self.algorithm.advantages(group)
             self.record.offer(step.number, group, advantages if isinstance(advantages, Advantages) else None)
@@ -244,13 +264,16 @@ class Run:
         )
 
     async def _evaluate(self) -> Evaluation | None:
+        """None where there are no held-out rows, or the run is asked to stop."""
         if self._heldout is None:
             return None
         tasks, render = self._heldout
         max_tokens = self.config.eval.max_tokens or self.config.rollout.max_tokens
-        return await evaluate_tasks(
+        asking = evaluate_tasks(
             tasks, render=render, engine=self.sampler.engine, reward=self.reward, max_tokens=max_tokens
         )
+        with self.watch.stage("eval"):
+            return await unless(self.stop, asking)
 
     async def _save(self, step: Step) -> None:
         state = {
@@ -261,22 +284,24 @@ class Run:
             "eval_before": self.first["eval_before"],
         }
         accuracy = self.evaluation.overall.accuracy if self.evaluation else None
-        await self.store.save(step.number, state=state, write=self.trainer.save, metric=accuracy)
+        with self.watch.stage("save"):
+            await self.store.save(step.number, state=state, write=self.trainer.save, metric=accuracy)
+        self.saved_step = step.number
 
     async def _restore(self, step: int) -> None:
         self.first = self.store.load_state(step)
         await self.trainer.load(self.store.path(step))
         self.sampler.engine.version = self.trainer.version
         self.source.load_state_dict(self.first["source"])
+        self.alarms.replay(self.folder / "metrics.jsonl", step)
         print(f"resuming after step {step} from {self.store.path(step)}")
 
     def _finish(self, train_seconds: float) -> dict[str, Any]:
-        assert self.last is not None
         summary = {
             "eval_before": self.first["eval_before"],
             "eval_after": self.evaluation.summary() if self.evaluation else None,
             "train_seconds": train_seconds,
-            "num_steps": self.last.number,
+            "num_steps": self._done(),
             "num_towers_run": self.sampler.features.num_encoded,
             "config": self.config.model_dump(mode="json"),
         }
@@ -286,7 +311,7 @@ class Run:
         print()
         if summary["eval_before"] and summary["eval_after"]:
             print(_verdict(summary["eval_before"]["accuracy"], summary["eval_after"]["accuracy"]))
-        print(f"checkpoint {self.store.path(self.last.number)}\nreport     {report}\nsummary    {path}")
+        print(f"checkpoint {self.store.path(self._done())}\nreport     {report}\nsummary    {path}")
         return summary
 
 
@@ -299,29 +324,31 @@ def _verdict(before: float, after: float) -> str:
 
 
 def _open_folder(config: RunConfig, folder: Path, store: CheckpointStore, *, resume: bool) -> int | None:
-    """Make the run's folder, or check that the run in it is the one to resume; the step to resume after."""
+    """Make the run's folder, or check that the run in it is the one to resume; the step to resume after, or None where
+    the run begins: one that was killed before its first checkpoint begins again."""
     saved = folder / "config.toml"
-    if not resume:
-        if saved.exists():
-            raise ConfigError(
-                f"run_dir = '{folder}': holds a run; resume it with --resume, remove it, or choose another"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        saved.write_text(dump(config))
-        return None
-    step = store.latest()
-    if step is None:
-        raise ConfigError(f"run_dir = '{folder}': holds no whole checkpoint to resume from; remove it to start anew")
-    if step >= config.steps:
+    if not resume and saved.exists():
+        raise ConfigError(f"run_dir = '{folder}': holds a run; resume it with --resume, remove it, or choose another")
+    step = store.latest() if saved.exists() else None
+    if step is not None and step >= config.steps and (folder / "summary.json").exists():
         raise ConfigError(f"steps = {config.steps}: the run has done {step}; raise steps to go on")
-    old, new = (c.model_dump(exclude=set(RESUMABLE)) for c in (load(saved, []), config))
-    for name in old:
-        if old[name] != new[name]:
+    if saved.exists():
+        _check_same(load(saved, []), config, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = saved.with_name("config.toml.draft")
+    draft.write_text(dump(config))
+    draft.replace(saved)
+    return step
+
+
+def _check_same(old: RunConfig, new: RunConfig, folder: Path) -> None:
+    """Raises ConfigError where the run in the folder began with other settings than those that may change."""
+    before, after = (config.model_dump(exclude=set(RESUMABLE)) for config in (old, new))
+    for name in before:
+        if before[name] != after[name]:
             raise ConfigError(
                 f"{name}: is not what the run in {folder} began with; only {', '.join(RESUMABLE)} may change"
             )
-    saved.write_text(dump(config))
-    return step
 
 
 def _step_metrics(step: Step, bad_rows: Mapping[str, int], seconds: float) -> dict[str, float]:

@@ -23,10 +23,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from motet.batching.pack import pack
 from motet.batching.samples import samples
@@ -36,6 +36,8 @@ from motet.protocols import Algorithm, Engine, Reward, Source, Trainer, WeightSy
 from motet.rollout.group import rollout
 from motet.rollout.prompts import Render
 from motet.types import Batch, Group, Prompt, Sample, Sampling, Skip, StepResult, Task
+
+T = TypeVar("T")
 
 DRY_GROUPS_PER_STEP = 50
 """After this many times P groups in a row that teach nothing, `train` gives up."""
@@ -92,19 +94,23 @@ class Step:
     """Where a run that resumes after this step goes on: rows in flight are drawn again, none is lost."""
 
 
-async def train(parts: Parts, plan: Plan) -> AsyncGenerator[Step]:
-    """Run the steps.
+async def train(parts: Parts, plan: Plan, stop: asyncio.Event | None = None) -> AsyncGenerator[Step]:
+    """Run the steps. Once `stop` is set, a step that has begun to train is finished, and rollouts are abandoned.
 
     Raises NothingToLearn when `DRY_GROUPS_PER_STEP * P` groups in a row taught nothing, and what a row, a rollout, a
     reward or the trainer raises; nothing keeps running then.
     """
+    stop = stop or asyncio.Event()
     buffer = Buffer(groups_per_step=plan.groups_per_step, max_lag=plan.max_lag)
     cursor = _Cursor(plan.first_group)
     producer = asyncio.create_task(produce(parts, plan, buffer, cursor))
     try:
         for number in range(plan.first_step, plan.steps + 1):
             with parts.watch.stage("rollout"):
-                taken, learned, skipped = await consume(parts, plan, buffer)
+                consumed = await unless(stop, consume(parts, plan, buffer))
+            if consumed is None:
+                return
+            taken, learned, skipped = consumed
             with parts.watch.stage("train"):
                 batch = pack(learned, row_tokens=plan.row_tokens)
                 result = await parts.trainer.step(batch)
@@ -125,6 +131,18 @@ async def train(parts: Parts, plan: Plan) -> AsyncGenerator[Step]:
         producer.cancel()
         with suppress(asyncio.CancelledError):
             await producer
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`, or None where `stop` is set before it ends; `work` is cancelled then."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return None if stop.is_set() else working.result()
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.wait((working, stopping))
 
 
 @dataclass(slots=True)

@@ -207,7 +207,7 @@ def test_data_is_never_older_than_max_lag_whatever_takes_how_long(max_lag: int, 
 
 @pytest.mark.parametrize(("max_lag", "overlaps"), [(0, False), (1, True), (3, True)])
 def test_engine_and_trainer_work_side_by_side_where_there_is_lag(max_lag: int, overlaps: bool) -> None:
-    wired = parts(delay=lambda row: 3)
+    wired = parts(delay=lambda row: 8)  # of the trainer's ten; the loop itself takes a few between two steps
     run(wired, plan(6, max_lag=max_lag))
     assert isinstance(wired.engine, Engine)
     assert (wired.engine.num_beside_trainer > 0) == overlaps
@@ -254,6 +254,45 @@ def test_seconds_are_counted_by_stage() -> None:
 
 
 # ---- the end -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_lag", [0, 2])
+def test_asked_to_stop_it_finishes_the_step_that_trains_and_abandons_rollouts(max_lag: int) -> None:
+    async def main() -> tuple[list[Step], Parts]:
+        stop = asyncio.Event()
+        wired = parts(delay=lambda row: 3 if row < 2 * P else 10_000)  # the third step's rollouts take for ever
+        steps: list[Step] = []
+        async with asyncio.timeout(1), aclosing(loop.train(wired, plan(9, max_lag=max_lag), stop)) as training:
+            async for step in training:
+                steps.append(step)
+                if step.number == 2:
+                    asyncio.get_running_loop().call_later(0.01, stop.set)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return steps, wired
+
+    steps, wired = asyncio.run(main())
+    assert [step.number for step in steps] == [1, 2]
+    assert isinstance(wired.trainer, Trainer) and wired.trainer.version == 2
+    assert steps[-1].next_group == 2 * P
+    assert steps[-1].source_state == {"row": 2 * P}  # what was in flight is drawn again
+
+
+def test_asked_to_stop_while_it_trains_it_gives_the_step_first() -> None:
+    async def main() -> list[int]:
+        stop = asyncio.Event()
+        wired = parts()
+        assert isinstance(wired.trainer, Trainer)
+        train_step = wired.trainer.step
+
+        async def step_and_stop(batch: Batch) -> StepResult:
+            stop.set()
+            return await train_step(batch)
+
+        wired.trainer.step = step_and_stop  # type: ignore[method-assign]
+        async with aclosing(loop.train(wired, plan(9), stop)) as training:
+            return [step.number async for step in training]
+
+    assert asyncio.run(main()) == [1]
 
 
 def test_it_gives_up_when_so_many_groups_in_a_row_taught_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,16 @@ class DataConfig(Section):
     """Rows to evaluate on. Unset: no evaluation."""
     media_roots: tuple[str, ...] = ()
     """Folders that media paths may lie in. Empty: the folder of the row file."""
+    url_hosts: tuple[str, ...] = ()
+    """Hosts that media may be fetched from over http(s); `*` is every public one. Empty: none."""
+    max_file_bytes: int = Field(1 << 30, ge=1)
+    """Larger media files are refused before they are read."""
+    decode_workers: int = Field(2, ge=0)
+    """Processes that fetch and decode media. 0: in this process, without a deadline."""
+    decode_timeout_seconds: float = Field(60.0, gt=0)
+    """Deadline for fetching and decoding one clip."""
+    cache_bytes: int = Field(1 << 30, ge=0)
+    """Memory for decoded clips, and as much for rendered prompts; those used last are kept."""
     shuffle: bool = True
     """A new order every epoch, by `seed`; otherwise file order."""
     on_bad_row: Literal["fail", "skip"] = "fail"
@@ -56,6 +66,17 @@ class DataConfig(Section):
     """Longer prompts are dropped before sampling and counted; nothing is ever cut inside a media span."""
     image: ImageConfig = ImageConfig()
     video: VideoConfig = VideoConfig()
+
+
+class FeaturesConfig(Section):
+    source: Literal["trainer", "off"] = "trainer"
+    """Who runs the towers: `trainer`, once per clip, kept for sampler and trainer; `off`, each of them every time."""
+    memory_bytes: int = Field(1 << 30, ge=0)
+    """Memory for encoder outputs; those used last are kept."""
+    folder: str | None = None
+    """A second tier on disk, or in `/dev/shm`, that runs may share. Unset: memory alone."""
+    folder_bytes: int = Field(16 << 30, ge=0)
+    """Size of that folder; the files used longest ago are deleted."""
 
 
 class EmbeddedConfig(Section):
@@ -185,8 +206,12 @@ class RunConfig(Section):
     """Optimizer steps."""
     max_lag: int = Field(0, ge=0)
     """How many weight versions old the data of a step may be. 0: exactly on-policy."""
+    deadline_seconds: float = Field(3600.0, gt=0)
+    """Longest that a stage of a step (rollout, train, publish, eval, save) may take. Beyond it the stacks of all
+    threads go to `stalled.txt` in the run folder, and the run ends."""
     model: ModelConfig
     data: DataConfig
+    features: FeaturesConfig = FeaturesConfig()
     rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 ENTROPY_SHARE = 0.1
 """Entropy below this share of the first step's: the policy has collapsed on one way of answering."""
@@ -31,6 +33,12 @@ class Alarms:
         self._ringing.difference_update(messages)  # what this step did not measure goes on ringing
         self._ringing.update(name for name, message in messages.items() if message)
         return new
+
+    def replay(self, metrics: Path, last_step: int) -> None:
+        """Take in what a resumed run logged in `metrics.jsonl` up to `last_step`, silently."""
+        for line in metrics.read_text().splitlines(keepends=True):
+            if line.endswith("\n") and (record := json.loads(line))["step"] <= last_step:
+                self({name: value for name, value in record.items() if value is not None})
 
     def _fall(self, accuracy: float) -> str | None:
         self._best = max(accuracy, self._best or 0.0)

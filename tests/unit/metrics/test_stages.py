@@ -30,3 +30,13 @@ def test_a_running_stage_counts_in_the_lap_in_which_it_ends() -> None:
     with watch.stage("save"):
         assert watch.lap() == {}
     assert watch.lap() == {"seconds/save": 4.0}
+
+
+def test_longest_is_the_stage_that_began_first_of_those_that_run() -> None:
+    watch = Stopwatch(clock=iter([1.0, 2.0, 5.0, 6.0, 7.0, 9.0]).__next__)
+    assert watch.longest() == ("", 0.0)
+    with watch.stage("rollout"):  # from 1
+        with watch.stage("render"):  # from 2
+            assert watch.longest() == ("rollout", 4.0)  # at 5
+        assert watch.longest() == ("rollout", 6.0)  # render ended at 6
+    assert watch.longest() == ("", 0.0)
