@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,13 @@ import torch
 import transformers
 
 from motet import algorithms, rewards
-from motet.checkpoint.store import CheckpointStore
+from motet.checkpoint import randomness
+from motet.checkpoint.store import CheckpointStore, DiskFull
 from motet.config.load import ConfigError, dump, load
-from motet.config.schema import RunConfig
-from motet.data.reference import MediaError
+from motet.config.schema import DataConfig, FeaturesConfig, RunConfig
+from motet.data.decode import Decoder
+from motet.data.media import Media, MediaError
+from motet.data.quarantine import Quarantine
 from motet.data.rows import Rows
 from motet.data.source import TaskSource, heldout
 from motet.eval.alarms import Alarms
@@ -31,8 +35,10 @@ from motet.loop import train as loop
 from motet.metrics.log import MetricsLog
 from motet.metrics.measures import group_metrics
 from motet.metrics.stages import Stopwatch
+from motet.models.policy import Policy
 from motet.models.spec import spec_of
 from motet.report import page
+from motet.rollout.ahead import RenderAhead
 from motet.rollout.embedded import EmbeddedEngine
 from motet.rollout.prompts import PromptCache, Render
 from motet.rollout.record import GroupRecord
@@ -45,7 +51,7 @@ from motet.weights.shared import SharedWeights
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-RESUMABLE = ("run_dir", "steps", "deadline_seconds", "eval", "checkpoint", "metrics")
+RESUMABLE = ("run_dir", "steps", "deadline_seconds", "eval", "checkpoint", "features", "metrics")
 """Settings that may change when a run resumes; any other change would make it another run."""
 
 
@@ -59,7 +65,13 @@ class Sampler:
     engine: EmbeddedEngine
 
 
-def sampler(config: RunConfig, model: Path, base: Path) -> Sampler:
+def decoder(data: DataConfig) -> Decoder:
+    return Decoder(
+        num_workers=data.decode_workers, timeout_seconds=data.decode_timeout_seconds, cache_bytes=data.cache_bytes
+    )
+
+
+def sampler(config: RunConfig, model: Path, base: Path, load_media: Callable[..., Media]) -> Sampler:
     """Load the model and put the embedded engine on it."""
     transformers.utils.logging.disable_progress_bar()
     spec = spec_of(model)
@@ -67,8 +79,8 @@ def sampler(config: RunConfig, model: Path, base: Path) -> Sampler:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     thinker = spec.policy(model, DTYPES[config.model.dtype], device)
-    features = FeatureStore(thinker.encode, fingerprint=thinker.towers_fingerprint())
-    renderer = spec.renderer(model, config.data, base)
+    features = _features(config.features, thinker)
+    renderer = spec.renderer(model, config.data, base, load_media)
     engine = EmbeddedEngine(
         thinker,
         features,
@@ -78,6 +90,18 @@ def sampler(config: RunConfig, model: Path, base: Path) -> Sampler:
         max_sequences=config.rollout.engine.max_sequences,
     )
     return Sampler(thinker=thinker, features=features, renderer=renderer, engine=engine)
+
+
+def _features(config: FeaturesConfig, thinker: Policy) -> FeatureStore:
+    kept = config.source != "off"
+    return FeatureStore(
+        thinker.encode,
+        fingerprint=thinker.towers_fingerprint(),
+        memory_bytes=config.memory_bytes if kept else 0,
+        folder=Path(config.folder) if kept and config.folder else None,
+        folder_bytes=config.folder_bytes,
+        device=thinker.device,
+    )
 
 
 def trainer(config: RunConfig, parts: Sampler, algorithm: Any) -> TorchTrainer:
@@ -121,17 +145,24 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any] | None:
 class Run:
     """One training run: the loop, and what happens between its steps (log, evaluate, save).
 
-    The folder of a run holds config.toml, metrics.jsonl, alarms.jsonl, tensorboard/, checkpoints/, groups/,
-    summary.json and report.html.
+    The folder of a run holds config.toml, metrics.jsonl, groups.jsonl, alarms.jsonl, tensorboard/, checkpoints/,
+    groups/, quarantine.jsonl, summary.json and report.html.
     """
 
     def __init__(self, config: RunConfig, *, resume: bool) -> None:
         self.config = config
         self.folder = Path(config.run_dir)
-        self.store = CheckpointStore(self.folder / "checkpoints", keep_last=config.checkpoint.keep_last)
+        self.store = CheckpointStore(
+            self.folder / "checkpoints",
+            keep_last=config.checkpoint.keep_last,
+            keep_every_steps=config.checkpoint.keep_every_steps,
+            about={"config": config.model_dump(mode="json"), "git_commit": _git_commit()},
+        )
         self.resumed_step = _open_folder(config, self.folder, self.store, resume=resume)
         rows = Rows(config.data.train)
-        self.sampler = sampler(config, Path(config.model.path), rows.base)
+        self.decoder = decoder(config.data)
+        load_media = Quarantine(self.decoder, self.folder / "quarantine.jsonl")
+        self.sampler = sampler(config, Path(config.model.path), rows.base, load_media)
         self.source = TaskSource(rows, seed=config.seed, shuffle=config.data.shuffle, on_bad_row=config.data.on_bad_row)
         self.reward = rewards.build(config.reward)
         self.algorithm = algorithms.build(config.algorithm, max_tokens=config.rollout.max_tokens)
@@ -150,6 +181,7 @@ class Run:
         self._heldout = self._load_heldout()
         self.last: Step | None = None
         self.saved_step = self.resumed_step
+        self.overdue = False  # a checkpoint was due and did not fit on the disk
         self.evaluation: Evaluation | None = None  # of the last step, where it was evaluated
         self.started = self.step_started = time.monotonic()
 
@@ -159,14 +191,19 @@ class Run:
             return None
         rows = Rows(data.heldout)
         tasks = heldout(rows, max_rows=self.config.eval.max_rows, on_bad_row=data.on_bad_row)
-        return tasks, PromptCache(skipping(self.sampler.renderer.at(rows.base), data.on_bad_row))
+        return tasks, self._render(rows.base)
+
+    def _render(self, base: Path) -> Render:
+        """Of rows whose media paths start from `base`."""
+        data = self.config.data
+        return PromptCache(skipping(self.sampler.renderer.at(base), data.on_bad_row), capacity_bytes=data.cache_bytes)
 
     async def train(self) -> dict[str, Any] | None:
         """Returns what `summary.json` holds; None where a signal stopped the run before its last step."""
         if self.resumed_step is not None:
             await self._restore(self.resumed_step)
         deadline = watchdog(self.watch, deadline_seconds=self.config.deadline_seconds, dump=self.folder / "stalled.txt")
-        with self._log() as log, stop_on_signals() as self.stop, deadline:
+        with self.decoder, self._log() as log, stop_on_signals() as self.stop, deadline:
             if self.resumed_step is None and (before := await self._evaluate()):
                 self.first["eval_before"] = before.summary()
                 log.log(0, before.metrics())
@@ -174,17 +211,27 @@ class Run:
             self.started = time.monotonic() - self.first["train_seconds"]
             self.step_started = time.monotonic()
             try:
-                async with aclosing(loop(self._parts(), self._plan(), self.stop)) as steps:
+                await self._steps(log)
+            finally:
+                with self.watch.stage("save"):
+                    await self.store.settled()
+        if self.stop.is_set() and self._done() < self.config.steps:
+            print(f"stopped after step {self._done()}; go on with: motet train {self.folder} --resume")
+            return None
+        return self._finish(time.monotonic() - self.started)
+
+    async def _steps(self, log: MetricsLog) -> None:
+        try:
+            with self._ahead() as ahead:
+                async with aclosing(loop(self._parts(ahead), self._plan(), self.stop)) as steps:
                     async for step in steps:
                         await self._after(step, log)
-            except NothingToLearn as dry:
-                await self._give_up(dry, log)
-            if self.stop.is_set() and self._done() < self.config.steps:
-                await self._stopped()
-                return None
-            if self.last is None:  # killed between the last checkpoint and the summary
-                self.evaluation = await self._evaluate()
-        return self._finish(time.monotonic() - self.started)
+        except NothingToLearn as dry:
+            await self._give_up(dry, log)
+        if self.last is None:
+            self.evaluation = await self._evaluate()  # where only the summary was missing
+        elif self.saved_step != self.last.number:
+            await self._save(self.last)
 
     def _log(self) -> MetricsLog:
         return MetricsLog(
@@ -198,27 +245,25 @@ class Run:
         """Steps that the run has done, those before it was resumed included."""
         return self.last.number if self.last else self.first["step"]
 
-    async def _stopped(self) -> None:
-        if self.last and self.saved_step != self.last.number:
-            await self._save(self.last)
-        print(f"stopped after step {self._done()}; go on with: motet train {self.folder} --resume")
-
     async def _after(self, step: Step, log: MetricsLog) -> None:
         """Evaluate and save where they are due, record and log."""
         metrics = _step_metrics(step, self.source.skipped, time.monotonic() - self.step_started)
+        metrics |= self.sampler.features.metrics()
         last = step.number == self.config.steps
         self.last, self.evaluation = step, None
         if last or step.number % self.config.eval.every_steps == 0:
             self.evaluation = await self._evaluate()
             metrics |= self.evaluation.metrics() if self.evaluation else {}
-        if last or step.number % self.config.checkpoint.every_steps == 0:
-            await self._save(step)
         for group in step.groups:
             advantages = self.algorithm.advantages(group)
             self.record.offer(step.number, group, advantages if isinstance(advantages, Advantages) else None)
+        log.groups(step.number, step.groups)
         log.log(step.number, metrics | self.watch.lap())
         for message in self.alarms(metrics):
             log.alarm(message)
+        # After the log: what a checkpoint covers has been reported, whenever the run is killed.
+        if last or self.overdue or step.number % self.config.checkpoint.every_steps == 0:
+            await self._save_if_it_fits(step, log)
         self.step_started = time.monotonic()
 
     async def _give_up(self, dry: NothingToLearn, log: MetricsLog) -> None:
@@ -230,12 +275,21 @@ class Run:
             )
         log.alarm(f"stopped after step {self.last.number}: no group teaches anything any more ({dry})")
         self.evaluation = self.evaluation or await self._evaluate()
-        await self._save(self.last)
 
-    def _parts(self) -> Parts:
+    def _ahead(self) -> RenderAhead:
+        """Rows of the next step are decoded and rendered beside this one, by as many threads as there are workers."""
+        workers = self.config.data.decode_workers
+        return RenderAhead(
+            self.source,
+            self._render(self.source.rows.base),
+            depth=self.config.rollout.groups_per_step if workers else 0,
+            num_threads=max(1, workers),
+        )
+
+    def _parts(self, ahead: RenderAhead) -> Parts:
         return Parts(
-            source=self.source,
-            render=PromptCache(skipping(self.sampler.renderer, self.config.data.on_bad_row)),
+            source=ahead,
+            render=ahead.render,
             engine=self.sampler.engine,
             reward=self.reward,
             algorithm=self.algorithm,
@@ -275,6 +329,14 @@ class Run:
         with self.watch.stage("eval"):
             return await unless(self.stop, asking)
 
+    async def _save_if_it_fits(self, step: Step, log: MetricsLog) -> None:
+        """A full disk is no reason to lose what is learned: the run goes on, and tries again after every step."""
+        try:
+            await self._save(step)
+        except DiskFull as full:
+            log.alarm(str(full))
+        self.overdue = self.saved_step != step.number
+
     async def _save(self, step: Step) -> None:
         state = {
             "step": step.number,
@@ -282,10 +344,17 @@ class Run:
             "source": step.source_state,
             "train_seconds": time.monotonic() - self.started,
             "eval_before": self.first["eval_before"],
+            "random": randomness.state(),
         }
         accuracy = self.evaluation.overall.accuracy if self.evaluation else None
         with self.watch.stage("save"):
-            await self.store.save(step.number, state=state, write=self.trainer.save, metric=accuracy)
+            await self.store.save(
+                step.number,
+                state=state,
+                write=self.trainer.save,
+                num_bytes=self.trainer.state_bytes,
+                metric=accuracy,
+            )
         self.saved_step = step.number
 
     async def _restore(self, step: int) -> None:
@@ -293,6 +362,7 @@ class Run:
         await self.trainer.load(self.store.path(step))
         self.sampler.engine.version = self.trainer.version
         self.source.load_state_dict(self.first["source"])
+        randomness.restore(self.first["random"])
         self.alarms.replay(self.folder / "metrics.jsonl", step)
         print(f"resuming after step {step} from {self.store.path(step)}")
 
@@ -341,6 +411,14 @@ def _open_folder(config: RunConfig, folder: Path, store: CheckpointStore, *, res
     return step
 
 
+def _git_commit() -> str | None:
+    """Of the checkout that this code runs from; None where it is installed otherwise."""
+    found = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or None
+
+
 def _check_same(old: RunConfig, new: RunConfig, folder: Path) -> None:
     """Raises ConfigError where the run in the folder began with other settings than those that may change."""
     before, after = (config.model_dump(exclude=set(RESUMABLE)) for config in (old, new))
@@ -373,18 +451,19 @@ def evaluate(config: RunConfig, *, model: Path | None = None, blind: bool = Fals
     assert config.data.heldout is not None
     rows = Rows(config.data.heldout)
     tasks = heldout(rows, max_rows=config.eval.max_rows, on_bad_row=config.data.on_bad_row)
-    parts = sampler(config, model or Path(config.model.path), rows.base)
-    render = skipping(parts.renderer, config.data.on_bad_row)
-    if blind:
-        tasks = [task for task in tasks if task.media]
-    evaluation = asyncio.run(
-        evaluate_tasks(
-            tasks,
-            render=(lambda task: render(blinded(task))) if blind else render,
-            engine=parts.engine,
-            reward=rewards.build(config.reward),
-            max_tokens=config.eval.max_tokens or config.rollout.max_tokens,
+    with decoder(config.data) as load_media:
+        parts = sampler(config, model or Path(config.model.path), rows.base, load_media)
+        render = skipping(parts.renderer, config.data.on_bad_row)
+        if blind:
+            tasks = [task for task in tasks if task.media]
+        evaluation = asyncio.run(
+            evaluate_tasks(
+                tasks,
+                render=(lambda task: render(blinded(task))) if blind else render,
+                engine=parts.engine,
+                reward=rewards.build(config.reward),
+                max_tokens=config.eval.max_tokens or config.rollout.max_tokens,
+            )
         )
-    )
     print(evaluation.table())
     return evaluation.summary()

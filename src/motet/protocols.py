@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -75,8 +75,15 @@ class Trainer(Protocol):
     async def logprobs(self, batch: Batch) -> list[list[FloatArray]]:
         """Log-probabilities of the labels under the current weights: f32[T] for every micro-batch of the grid."""
 
-    async def save(self, path: Path) -> None: ...
-    async def load(self, path: Path) -> None: ...
+    @property
+    def state_bytes(self) -> int:
+        """How much `save` writes, about."""
+
+    async def save(self, path: Path) -> Awaitable[None]:
+        """Copies the state to the host; what it returns ends when all of it is in the folder `path`."""
+
+    async def load(self, path: Path) -> None:
+        """Go on from what `save` wrote."""
 
 
 class WeightSync(Protocol):

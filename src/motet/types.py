@@ -46,7 +46,7 @@ class MediaPart:
 
     kind: MediaKind
     ref: Any
-    """A path, `file://` or data URI, bytes, or a decoded object, see `motet.data.media.load`."""
+    """A path, `file://`, `http(s)://` or data URI, base64, bytes, or a decoded object: see `motet.data.media.load`."""
     use_audio: bool = False
     """Videos only: the sound track is part of the input, interleaved in time with the frames."""
 
@@ -140,7 +140,7 @@ class Prompt:
     """i32[3, P]: temporal, height and width axis of M-RoPE."""
     media: tuple[MediaItem, ...]
     digest: str
-    """Hash over ids, positions, spans and media hashes."""
+    """Over ids, positions, clips and spans: `motet.identity.prompt_digest`."""
 
 
 # ---- what came back ----------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Sample:
 
     Sample(group_id=7, token_ids=[5, 6, 7, 33, 2], positions=i32[3, 5],
            loss_mask=[F, F, F, T, T], logprobs=[0, 0, 0, -.7, -.01], advantages=[0, 0, 0, .9, .9],
-           version=4, media=(...), digest="...")
+           version=4, media=(...), digest="...", num_prompt_tokens=3)
 
     Entry i of `loss_mask`, `logprobs` and `advantages` is about token i, not about the token after it.
     """
@@ -241,9 +241,12 @@ class Sample:
     """The oldest weight version that produced a token of it."""
     media: tuple[MediaItem, ...]
     digest: str
-    """`Prompt.digest`"""
+    """`Prompt.digest`, of the first tokens"""
+    num_prompt_tokens: int
+    """P"""
     modality: str = "text"
     experts: IntArray | None = None
+    """i16[L, layers, k]"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -274,9 +277,16 @@ class MicroBatch:
     """i32[S + 1]"""
     media: tuple[MediaItem, ...]
     """Spans are relative to the row."""
+    group_ids: tuple[int, ...]
+    """[S]"""
     modalities: tuple[str, ...]
     """[S]"""
+    digests: tuple[str, ...]
+    """[S], of each sample's prompt: what the trainer proves its input by"""
+    num_prompt_tokens: tuple[int, ...]
+    """[S]"""
     experts: IntArray | None = None
+    """i16[T, layers, k], where every sample of the row has them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -95,9 +95,9 @@ def test_it_stops_at_eos_or_at_length(make_engine: MakeEngine, prompts: Any) -> 
     assert len(short.mask) == len(short.logprobs) == first + 1
 
 
-def test_banned_ids_are_never_drawn(make_engine: MakeEngine, prompts: Any, thinker: Any) -> None:
-    """Half the vocabulary is banned; the other half still adds up to one."""
-    banned = list(range(0, thinker.vocab_size, 2))
+def test_banned_ids_are_never_drawn(make_engine: MakeEngine, prompts: Any, thinker: Any, renderer: Any) -> None:
+    """Half the vocabulary and every placeholder are banned; the rest still adds up to one."""
+    banned = sorted({*range(0, thinker.vocab_size, 2), *renderer.banned_ids})
     requests = [(prompts["text"], Sampling(max_tokens=16), str(i)) for i in range(8)]
     completions = ask(make_engine(banned_ids=banned, eos_ids=[]), *requests)
     assert not np.isin(np.concatenate([c.token_ids for c in completions]), banned).any()

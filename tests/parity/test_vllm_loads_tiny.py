@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.vllm
 
-ROWS = (*toy.KINDS, "two_sounds", "mixed", "wide_film", "film_between_images")
+FILMS = ("film_24", "film_25", "film_ntsc", "slow_film", "long_film", "silent_25", "silent_long")
+ROWS = (*toy.KINDS, "two_sounds", "mixed", "wide_film", "film_between_images", *FILMS)
 MAX_DIFFERENCE = 1e-4
 """Of a log-probability, in float32. Measured: below 3e-6, and 2e-5 for two sounds. There vLLM takes the spectra of both
 at once, padded with silence to the longer one, and the last frame of the shorter one sees 40 samples of that; alone, it

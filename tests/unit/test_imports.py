@@ -14,9 +14,9 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "motet"
 
 LAYERS = (
-    {"types", "config", "compat"},
+    {"types", "config", "compat", "identity"},
     {"protocols"},
-    {"algorithms", "batching", "rewards", "data", "models", "features"},
+    {"algorithms", "batching", "rewards", "data", "models", "features", "wire"},
     {"rollout", "trainer", "weights", "checkpoint", "metrics"},
     {"runtime", "eval", "report"},
     {"buffer", "loop", "build"},

@@ -52,8 +52,17 @@ def collate(samples: Sequence[Sample]) -> MicroBatch:
         advantages=_joined([_shift(s.advantages, 0) for s in samples], np.float32),
         cu_seqlens=cu_seqlens,
         media=media,
+        group_ids=tuple(s.group_id for s in samples),
         modalities=tuple(s.modality for s in samples),
+        digests=tuple(s.digest for s in samples),
+        num_prompt_tokens=tuple(s.num_prompt_tokens for s in samples),
+        experts=_experts(samples),
     )
+
+
+def _experts(samples: Sequence[Sample]) -> IntArray | None:
+    experts = [s.experts for s in samples if s.experts is not None]
+    return np.concatenate(experts) if experts and len(experts) == len(samples) else None
 
 
 def _joined(arrays: Sequence[np.ndarray], dtype: type[np.generic], lead: tuple[int, ...] = ()) -> np.ndarray:

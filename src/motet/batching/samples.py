@@ -32,6 +32,7 @@ def _sample(group: Group, completion: Completion, advantage: float) -> Sample:
         version=completion.versions[0],
         media=prompt.media,
         digest=prompt.digest,
+        num_prompt_tokens=num_prompt,
         modality=group.task.modality,
         experts=completion.experts,
     )

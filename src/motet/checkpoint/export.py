@@ -1,102 +1,106 @@
 """A Hugging Face folder out of trained weights and the base model that they began from.
 
 What was trained replaces the tensors of the base; what was not (towers, talker, code2wav) is copied, and so are
-config, tokenizer, processor and chat template. Tensors stream into shards, so memory holds one shard, and the folder
-gets its name when it is whole and verified.
+config, tokenizer, processor and chat template. Tensors go to their files one at a time, and the folder gets its name
+when it is whole and read back: an export that is killed leaves `.tmp-<name>` beside it, which the next one removes.
+
+Memory holds no shard: it holds one trained tensor as the checkpoint keeps it, twice while torch reads it, beside the
+one before. (1.6 GB is the largest of Qwen3-Omni-30B-A3B, all experts of a layer.) Comparing logits holds one model.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from motet import compat
+from motet.checkpoint import dcp, verify
+from motet.checkpoint.dcp import WEIGHTS
+from motet.checkpoint.disk import lacks_space, size_text, sync
+from motet.checkpoint.folder import INDEX, SHARD_BYTES, NewTensorFolder, TensorFolder, cast
 from motet.checkpoint.store import CheckpointStore
+from motet.checkpoint.tensor_file import census_bytes
 from motet.config.load import load
 from motet.models.spec import spec_of
-from motet.weights.source import Census, WeightSource, compare
+from motet.weights.source import Census, ToReleased
 
-TRAINED = "weights.safetensors"
-"""File of a checkpoint: the parameters that learn, by their names in memory, in float32."""
-INDEX = "model.safetensors.index.json"
 COPIED = {".json", ".jinja", ".txt", ".model"}
 """Suffixes of what is copied from the base: config, generation config, tokenizer, processor, chat template."""
 
 
-class TensorFolder:
-    """The weights of a Hugging Face folder, in one file or many. Tensors are mapped, not read, until used.
-
-    Raises:
-        ValueError: a file is missing, or the index and the files disagree.
-    """
-
-    def __init__(self, path: Path) -> None:
-        index = path / INDEX
-        if index.exists():
-            file_of: dict[str, str] = json.loads(index.read_text())["weight_map"]
-        else:
-            file_of = dict.fromkeys(self._open(path / "model.safetensors").keys(), "model.safetensors")
-        files = {file: self._open(path / file) for file in sorted(set(file_of.values()))}
-        held = {(name, file) for file, handle in files.items() for name in handle.keys()}  # noqa: SIM118
-        if odd := sorted(held ^ set(file_of.items())):
-            raise ValueError(f"{index} and the files disagree, first about {odd[0][0]} in {odd[0][1]}: fetch them anew")
-        self._handles = {name: files[file] for name, file in file_of.items()}
-
-    @staticmethod
-    def _open(file: Path) -> Any:
-        if not file.is_file():
-            raise ValueError(f"{file} is missing: give the complete Hugging Face folder of the model")
-        return safe_open(file, framework="pt")
-
-    def read(self, name: str) -> Tensor:
-        return self._handles[name].get_tensor(name)
-
-    def census(self) -> Census:
-        tensors = {name: self.read(name) for name in self._handles}
-        return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
-
-
-def export(run: Path, out: Path, step: int | Literal["best"] | None = None) -> Path:
-    """Write a checkpoint of a run as a Hugging Face folder, in the dtype of the base model.
+def export(
+    run: Path, out: Path, step: int | Literal["best"] | None = None, *, dtype: str | None = None, read_back: bool = True
+) -> Path:
+    """Write a checkpoint of a run as a Hugging Face folder.
 
     Args:
         run: run folder; its `config.toml` names the base model.
         out: must be absent or empty.
         step: of the checkpoint; `"best"` by held-out accuracy; None for the latest.
+        dtype: see `write_folder`.
+        read_back: see `write_folder`.
 
     Returns: `out`.
 
     Raises:
-        ValueError: there is no such checkpoint, it is damaged, `out` is taken, or base and weights do not match.
+        ValueError: there is no such checkpoint, it is damaged, or as `write_folder` does.
     """
     config = load(run / "config.toml")
+    _check_vacant(out)
     store = CheckpointStore(run / "checkpoints", keep_last=config.checkpoint.keep_last)
-    with safe_open(store.path(_choose(store, step)) / TRAINED, framework="pt") as file:
-        parameters = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    checkpoint = store.path(_choose(store, step))
     base = Path(config.model.path)
-    write_folder(WeightSource(parameters, spec_of(base).to_released), base=base, out=out)
+    source = Released(lambda: trained(checkpoint), spec_of(base).to_released)
+    write_folder(source, base=base, out=out, dtype=dtype, read_back=read_back)
     return out
+
+
+def _check_vacant(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} exists and is not empty: remove it or give another folder")
 
 
 def _choose(store: CheckpointStore, step: int | Literal["best"] | None) -> int:
     if isinstance(step, int):
         if fault := store.fault(step):
-            raise ValueError(f"cannot export checkpoint {store.path(step)}: {fault}")
+            others = ", ".join(str(s) for s in store.steps() if s != step) or "none"
+            raise ValueError(f"cannot export checkpoint {store.path(step)}: {fault}; other steps: {others}")
         return step
     chosen = store.best() if step == "best" else store.latest()
     if chosen is None:
         measured = " with a held-out accuracy" if step == "best" else ""
-        raise ValueError(f"{store.folder} holds no whole checkpoint{measured} to export")
+        steps = ", ".join(map(str, store.steps())) or "none"
+        raise ValueError(f"{store.folder} holds no whole checkpoint{measured} to export; steps: {steps}")
     return chosen
+
+
+def trained(checkpoint: Path) -> Iterator[tuple[str, Tensor]]:
+    """The weights in a checkpoint, by their names in the module, in float32, one in memory at a time.
+
+    Another kind of checkpoint has its own function in this place. One that holds adapters alone yields what they
+    change: each tensor whole, merged in float32 with the base's (`TensorFolder.read` of its released names). It is
+    called anew for each pass (writing, reading back twice), and what it yields must be the same bits in each.
+    """
+    for name, tensor in dcp.stream(checkpoint, lambda name: name.startswith(WEIGHTS)):
+        yield name.removeprefix(WEIGHTS), tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Tensors of a module under their released names; may be iterated again."""
+
+    in_memory: Callable[[], Iterable[tuple[str, Tensor]]]
+    to_released: ToReleased
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self.in_memory():
+            yield from self.to_released(name, tensor)
 
 
 def write_folder(
@@ -105,100 +109,104 @@ def write_folder(
     base: Path,
     out: Path,
     dtype: str | None = None,
-    shard_bytes: int = 5 * 2**30,
+    shard_bytes: int = SHARD_BYTES,
+    read_back: bool = True,
 ) -> None:
-    """Write and verify a Hugging Face folder.
+    """Write a Hugging Face folder, and read it back.
 
     Args:
-        source: released names and tensors, such as a `WeightSource`.
+        source: released names and tensors, such as a `WeightSource`; iterated again to read back.
         base: Hugging Face folder that gives every tensor `source` lacks, and all files but the weights.
         out: must be absent or empty.
         dtype: of all floating-point tensors, such as `bfloat16`; None: each as in the base.
         shard_bytes: most bytes of tensors in a file (a larger tensor gets a file of its own).
+        read_back: compare every tensor on disk, and the logits of the model that transformers loads, with what they
+            should be. Without it, only names, shapes and dtypes are compared.
 
     Raises:
-        ValueError: `out` is taken, the base is incomplete, or a tensor of `source` is not one of the base.
+        ValueError: `out` is taken, the base is incomplete, a tensor of `source` is not one of the base, the disk is
+            full, or what is read back is not what was written.
     """
     out = out.resolve()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} exists and is not empty: remove it or give another folder")
-    tensors = TensorFolder(base)
-    expected = tensors.census()
-    if dtype is not None:
-        to = getattr(torch, dtype)
-        expected = {name: (shape, to if old.is_floating_point else old) for name, (shape, old) in expected.items()}
-    temporary = out.parent / f".tmp-{out.name}-{os.getpid()}"
+    _check_vacant(out)
+    content = _content(source, base, dtype)
+    if read_back:
+        verify.loading(base)  # before anything is written
+    temporary = out.with_name(f".tmp-{out.name}")
+    shutil.rmtree(temporary, ignore_errors=True)  # of an export that was killed
     temporary.mkdir(parents=True)
     try:
-        _write_shards(_merge(source, tensors, expected), temporary, shard_bytes)
-        _copy_files(base, temporary, dtype)
-        _verify(temporary, expected)
+        _write(content, base, temporary, dtype, shard_bytes)
+        verify.names(temporary, content.census)
+        if read_back:
+            verify.tensors(temporary, content)
+            verify.loading(temporary)
+            verify.logits(temporary, base=base, source=source, census=content.census)
         temporary.replace(out)
+        sync(out.parent)
+    except OSError as error:
+        if not lacks_space(error):
+            raise
+        raise ValueError(f"{out.parent}: its disk was full before all was written; free some space") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _merge(source: Iterable[tuple[str, Tensor]], base: TensorFolder, expected: Census) -> Iterator[tuple[str, Tensor]]:
-    """The source's tensors, then those of the base that it lacks; as contiguous copies in the expected dtype."""
-    given = set()
-    for name, tensor in source:
-        if name not in expected or tuple(tensor.shape) != expected[name][0]:
-            raise ValueError(f"the base model has no tensor {name} of shape {list(tensor.shape)}: it is another model")
-        assert name not in given, f"{name} comes twice"
-        given.add(name)
-        yield name, _packed(tensor, expected[name][1])
-    for name in expected:
-        if name not in given:
-            yield name, _packed(base.read(name), expected[name][1])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The tensors of the new folder: the source's, then those of the base that it lacks. May be iterated again."""
+
+    source: Iterable[tuple[str, Tensor]]
+    base: TensorFolder
+    census: Census
+    twins: dict[str, list[str]]
+    """Second names under which the base keeps a tensor too."""
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        given = set()
+        for name, tensor in self.source:
+            if name not in self.census or tuple(tensor.shape) != self.census[name][0]:
+                raise ValueError(
+                    f"the base model has no tensor {name} of shape {list(tensor.shape)}: it is another model"
+                )
+            assert name not in given, f"{name} comes twice"
+            for place in (name, *self.twins.get(name, ())):
+                given.add(place)
+                yield place, tensor.to(self.census[place][1])
+        for name, (_, dtype) in self.census.items():
+            if name not in given:
+                yield name, self.base.read(name).to(dtype)
 
 
-def _packed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to("cpu", dtype, copy=True, memory_format=torch.contiguous_format)
+def _content(source: Iterable[tuple[str, Tensor]], base: Path, dtype: str | None) -> Content:
+    tensors = TensorFolder(base)
+    census = cast(tensors.census(), getattr(torch, dtype) if dtype else None)
+    twins: dict[str, list[str]] = {}
+    for second, name in spec_of(base).tied(json.loads((base / "config.json").read_text())).items():
+        # transformers ties what the config says and the values do not deny
+        if {second, name} <= census.keys() and torch.equal(tensors.read(second), tensors.read(name)):
+            twins.setdefault(name, []).append(second)
+    return Content(source=source, base=tensors, census=census, twins=twins)
 
 
-def _write_shards(stream: Iterable[tuple[str, Tensor]], folder: Path, shard_bytes: int) -> None:
-    """How many shards there are, which their names say, is known at the end: they are named then."""
-    shards: list[tuple[Path, list[str]]] = []
-    total_size = 0
-    for shard in _shards(stream, shard_bytes):
-        file = folder / f"shard-{len(shards)}.safetensors"
-        save_file(shard, file, metadata={"format": "pt"})
-        shards.append((file, list(shard)))
-        total_size += sum(tensor.nbytes for tensor in shard.values())
-    if len(shards) == 1:
-        shards[0][0].rename(folder / "model.safetensors")
-        return
-    weight_map: dict[str, str] = {}
-    for i, (file, names) in enumerate(shards, 1):
-        final = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        file.rename(folder / final)
-        weight_map |= dict.fromkeys(names, final)
-    index = {"metadata": {"total_size": total_size}, "weight_map": dict(sorted(weight_map.items()))}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-
-
-def _shards(stream: Iterable[tuple[str, Tensor]], shard_bytes: int) -> Iterator[dict[str, Tensor]]:
-    shard: dict[str, Tensor] = {}
-    size = 0
-    for name, tensor in stream:
-        if shard and size + tensor.nbytes > shard_bytes:
-            yield shard
-            shard, size = {}, 0
-        shard[name] = tensor
-        size += tensor.nbytes
-    yield shard
-
-
-def _copy_files(base: Path, folder: Path, dtype: str | None) -> None:
+def _write(content: Content, base: Path, folder: Path, dtype: str | None, shard_bytes: int) -> None:
+    """All files, forced to disk."""
+    needed, free = census_bytes(content.census), shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(f"{folder.parent}: its disk has {size_text(free)} of {size_text(needed)}; free some space")
+    weights = NewTensorFolder(folder, content.census, shard_bytes=shard_bytes)
+    for name, tensor in content:
+        weights.write(name, tensor)
+    weights.finish()
     for file in base.iterdir():
         if file.is_file() and file.suffix in COPIED and file.name != INDEX:
             shutil.copyfile(file, folder / file.name)
-    for file in folder.glob("*.safetensors"):  # safetensors writes files that only their owner may read
-        shutil.copymode(base / "config.json", file)
     if dtype is not None:
         config = json.loads((base / "config.json").read_text())
         _set_dtype(config, dtype)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    for file in (*folder.iterdir(), folder):
+        sync(file)
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> None:
@@ -207,13 +215,3 @@ def _set_dtype(config: dict[str, Any], dtype: str) -> None:
             _set_dtype(value, dtype)
         elif key in ("dtype", "torch_dtype") and value is not None:
             config[key] = dtype
-
-
-def _verify(folder: Path, expected: Census) -> None:
-    """Read back what others will read: the tensors, the config and the processor."""
-    compare(expected, TensorFolder(folder).census())
-    compat.torchvision()
-    from transformers import AutoConfig, AutoProcessor
-
-    AutoConfig.from_pretrained(folder)
-    AutoProcessor.from_pretrained(folder)

@@ -24,6 +24,12 @@ def check_evaluation(config: RunConfig, model: Path | None = None) -> None:
     _raise(*unset, *folder, *_heldout(config))
 
 
+def check_rows(config: RunConfig) -> None:
+    """Refuse settings that name rows, media folders or a model that are not there; `model.path` may be empty. Raises
+    `ConfigError`."""
+    _raise(*(_model(config.model.path, "model.path") if config.model.path else ()), *_data(config))
+
+
 def _raise(*faults: str) -> None:
     if faults:
         raise ConfigError("\n".join(faults))

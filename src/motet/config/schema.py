@@ -32,7 +32,7 @@ class ImageConfig(Section):
 
 class VideoConfig(Section):
     fps: float = Field(2.0, gt=0)
-    """Frames per second given to the model."""
+    """Frames per second given to the model; beside sound, the nearest of 2, 1, 2/3, 1/2 and so on."""
     max_frames: int = Field(64, ge=2)
     """Longer videos are sampled evenly down to this many frames."""
     min_pixels: int | None = Field(None, ge=1)
@@ -188,6 +188,8 @@ class CheckpointConfig(Section):
     """How often to save; the last step is always saved."""
     keep_last: int = Field(2, ge=1)
     """Older ones are deleted; the best by held-out accuracy is always kept."""
+    keep_every_steps: int | None = Field(None, ge=1)
+    """Keep those whose step is a multiple of this as well. Unset: none."""
 
 
 class MetricsConfig(Section):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
+
+from motet.types import Group
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -37,7 +39,9 @@ class MetricsLog:
     """Writes into the folder of a run.
 
     `metrics.jsonl` has one line per call of `log`: `step`, `unix_seconds` and the metrics, NaN and infinity as null,
-    since JSON has no words for them. `alarms.jsonl` has `step`, `unix_seconds` and `message`. Every line is flushed.
+    since JSON has no words for them. `alarms.jsonl` has `step`, `unix_seconds` and `message`. `groups.jsonl` has a line
+    per group that a step took, in order: `step`, `group`, the row's `task` and `source`, the prompt's `digest`, the
+    oldest weight `version` and the `scores`. Every line is flushed.
 
     `resume_step` is the step of the checkpoint that the run goes on from: what was logged after it is dropped, as it
     will be logged anew. None starts a new run and drops all.
@@ -65,6 +69,7 @@ class MetricsLog:
         with ExitStack() as stack:
             self._metrics = stack.enter_context(_reopen(self._folder / "metrics.jsonl", self._resume_step))
             self._alarms = stack.enter_context(_reopen(self._folder / "alarms.jsonl", self._resume_step))
+            self._groups = stack.enter_context(_reopen(self._folder / "groups.jsonl", self._resume_step))
             self._writer = self._open_tensorboard(stack) if self._tensorboard else None
             self._files = stack.pop_all()
         return self
@@ -87,6 +92,20 @@ class MetricsLog:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step, walltime=now)
         print("  ".join((self._progress(step, now), *_fields(values))), flush=True)
+
+    def groups(self, step: int, groups: Sequence[Group]) -> None:
+        """Report what a step was about: which rows, what the model read, how it scored."""
+        for group in groups:
+            record = {
+                "step": step,
+                "group": group.id,
+                "task": group.task.id,
+                "source": group.task.source,
+                "digest": group.prompt.digest,
+                "version": min(completion.versions[0] for completion in group.completions),
+                "scores": [score.value for score in group.scores],
+            }
+            _append(self._groups, record)
 
     def alarm(self, message: str) -> None:
         """Say that the run needs a human eye."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from motet.config.schema import DataConfig
 from motet.models.policy import Policy
 from motet.models.qwen3_omni import names
 from motet.models.qwen3_omni.render import Renderer
@@ -19,19 +19,24 @@ from motet.models.qwen3_omni.thinker import Thinker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    renderer: Callable[[Path, DataConfig, Path], Renderer]
-    """(model folder, settings, folder that media paths start from) -> rows to prompts."""
+    renderer: Callable[..., Renderer]
+    """(model folder, DataConfig, folder that media paths start from, what decodes) -> rows to prompts. By default
+    `media.load` decodes."""
     policy: Callable[[Path, torch.dtype, str], Policy]
     """(model folder, dtype, device) -> the module that samples and learns."""
     to_released: Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]
     """One parameter in memory -> the tensors of the released checkpoint that it stands for."""
+    tied: Callable[[Mapping[str, Any]], dict[str, str]]
+    """Config of a released checkpoint -> its tensors that are others under a second name."""
 
 
 def _policy(path: Path, dtype: torch.dtype, device: str) -> Policy:
     return Thinker(path, dtype=dtype, device=device)
 
 
-SPECS = {"qwen3_omni_moe": ModelSpec(renderer=Renderer, policy=_policy, to_released=names.to_released)}
+SPECS = {
+    "qwen3_omni_moe": ModelSpec(renderer=Renderer, policy=_policy, to_released=names.to_released, tied=names.tied),
+}
 
 
 def spec_of(path: Path) -> ModelSpec:

@@ -31,27 +31,9 @@ import PIL.Image
 
 from motet.config.schema import DataConfig
 from motet.data.media import SAMPLE_RATE_HZ, Audio, Image, Media, Video, load
-from motet.data.reference import MediaError, describe, resolve
+from motet.data.reference import MediaError, Reach, describe, resolve
+from motet.data.signatures import HEAD_BYTES, suffix
 from motet.types import Advantages, Group, MediaPart, TextPart
-
-SIGNATURES = (
-    (0, b"\x89PNG", ".png"),
-    (0, b"\xff\xd8\xff", ".jpg"),
-    (0, b"GIF8", ".gif"),
-    (8, b"WEBP", ".webp"),
-    (0, b"II*\0", ".tiff"),
-    (0, b"MM\0*", ".tiff"),
-    (8, b"WAVE", ".wav"),
-    (0, b"fLaC", ".flac"),
-    (0, b"OggS", ".ogg"),
-    (0, b"ID3", ".mp3"),
-    (0, b"\xff\xfb", ".mp3"),
-    (4, b"ftyp", ".mp4"),
-    (0, b"\x1aE\xdf\xa3", ".webm"),
-    (8, b"AVI ", ".avi"),
-    (0, b"BM", ".bmp"),
-)
-"""Offset, bytes found there, and the suffix of the file."""
 
 
 class GroupRecord:
@@ -62,7 +44,7 @@ class GroupRecord:
     the kinds seen. Once the next place is overdue too, it takes any group, so a kind that hardly ever comes holds up
     nothing. With 60 steps and 12 places, places come due at steps 1, 6, 11, ..., 56.
 
-    `base` is the folder that relative media paths start from; of `data`, `media_roots` and `video` apply.
+    `base` is the folder that relative media paths start from; of `data`, `video` and what media may reach apply.
 
     `resume_step` is the step of the checkpoint that the run goes on from: records of later steps are dropped, as those
     steps come again, and the others are kept. None starts a new run and drops all.
@@ -81,9 +63,8 @@ class GroupRecord:
         self._folder = folder
         self._num_groups = num_groups
         self._num_steps = num_steps
-        self._data = data
-        self._base = base
-        self._roots = [Path(root) for root in data.media_roots] or [base]
+        self._video = data.video
+        self._reach = Reach.of(data, base)
         self._num_by_kind: Counter[str] = Counter()
         self._place = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,18 +123,18 @@ class GroupRecord:
     def _keep(self, part: MediaPart, stem: Path) -> str:
         """Writes the clip beside the record; returns the name of its file."""
         try:
-            source = resolve(part.ref, roots=self._roots, base=self._base)
+            source = resolve(part.ref, self._reach)
         except MediaError as error:
             raise MediaError(f"{describe(part.ref)}: {error}") from error
         if isinstance(source, Path):
             with source.open("rb") as file:
-                path = stem.with_suffix(_suffix(file.read(16)) or source.suffix.lower())
+                path = stem.with_suffix(suffix(file.read(HEAD_BYTES)) or source.suffix.lower())
             shutil.copyfile(source, path)
         elif isinstance(source, bytes):
-            path = stem.with_suffix(_suffix(source) or ".bin")
+            path = stem.with_suffix(suffix(source) or ".bin")
             path.write_bytes(source)
         else:
-            path = _encode(load(part, roots=self._roots, base=self._base, video=self._data.video), stem)
+            path = _encode(load(part, reach=self._reach, video=self._video), stem)
         return path.name
 
 
@@ -191,11 +172,6 @@ def _drop(path: Path) -> None:
 
 
 # ---- media as files ----------------------------------------------------------------------------
-
-
-def _suffix(head: bytes) -> str:
-    """By the first bytes of a file, as names lie and caches name files by hash; empty where they say nothing."""
-    return next((suffix for at, mark, suffix in SIGNATURES if head[at : at + len(mark)] == mark), "")
 
 
 def _encode(media: Media, stem: Path) -> Path:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from motet.protocols import Algorithm
+from motet.trainer.proof import prove
 from motet.types import Batch, LossInputs, MicroBatch
 
 Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]
@@ -46,8 +47,11 @@ def accumulate(
         reference: log-probabilities f32[T] of the frozen reference, where the algorithm needs them.
         after_backward: called after each backward pass.
 
-    Returns: metrics, and the worst mismatch of each modality.
+    Returns: this rank's part of the metrics, which add up, and the worst mismatch of each modality; see `total`.
+
+    Raises ValueError, before anything is computed, where a sample is not what it was rendered as; see `prove`.
     """
+    proof = prove(micros)
     denominator = {"tokens": batch.num_tokens, "sequences": batch.num_sequences}[algorithm.denominator]
     sums: dict[str, float] = {"loss": 0.0, "entropy": 0.0, "mismatch": 0.0}
     worst: dict[str, Mismatch] = {}
@@ -62,13 +66,33 @@ def accumulate(
         for name, value in counted.items():
             sums[name] = sums.get(name, 0.0) + float(value)
         for found in _worst(micro, distance):
-            if found.modality not in worst or found.value > worst[found.modality].value:
-                worst[found.modality] = found
-    metrics = {name: value / batch.num_tokens for name, value in sums.items() if name not in ("loss", "mismatch")}
+            _keep_worse(worst, found)
+    means = {name: value / batch.num_tokens for name, value in sums.items() if name not in ("loss", "mismatch")}
+    metrics = proof | means
     metrics["loss"] = sums["loss"] / denominator
     metrics["mismatch/mean"] = sums["mismatch"] / batch.num_tokens
-    metrics["mismatch/max"] = max(found.value for found in worst.values())
     return metrics, worst
+
+
+def total(
+    parts: Sequence[tuple[dict[str, float], dict[str, Mismatch]]],
+) -> tuple[dict[str, float], dict[str, Mismatch]]:
+    """What `accumulate` returns on each rank, taken together."""
+    metrics: dict[str, float] = {}
+    worst: dict[str, Mismatch] = {}
+    for sums, mismatches in parts:
+        for name, value in sums.items():
+            metrics[name] = metrics.get(name, 0.0) + value
+        for found in mismatches.values():
+            _keep_worse(worst, found)
+    metrics["mismatch/max"] = max(found.value for found in worst.values())
+    metrics |= {f"mismatch/max/{modality}": found.value for modality, found in worst.items()}
+    return metrics, worst
+
+
+def _keep_worse(worst: dict[str, Mismatch], found: Mismatch) -> None:
+    if found.modality not in worst or found.value > worst[found.modality].value:
+        worst[found.modality] = found
 
 
 def _inputs(micro: MicroBatch, new: Tensor, reference: Tensor | None) -> LossInputs:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from motet.checkpoint import dcp
+from motet.checkpoint.dcp import WEIGHTS
 from motet.config.schema import TrainerConfig
 from motet.features.store import FeatureStore
 from motet.models.attention import Packed
@@ -17,10 +17,13 @@ from motet.models.policy import Policy
 from motet.protocols import Algorithm
 from motet.trainer.logprobs import banned_bias, token_logprobs
 from motet.trainer.optim import adamw, learning_rate
-from motet.trainer.step import Mismatch, accumulate
+from motet.trainer.sharding import Gathered, Ranks, clip_gradients
+from motet.trainer.step import Mismatch, accumulate, total
 from motet.types import Batch, FloatArray, MicroBatch, StepResult
+from motet.weights.source import Census
 
-WEIGHTS, OPTIMIZER, PROGRESS = "weights.safetensors", "optimizer.safetensors", "trainer.json"
+OPTIMIZER, VERSION = "optimizer/", "version"
+"""In a checkpoint, beside `weights/<name>`: `optimizer/<name>/exp_avg` and so on, and the version."""
 
 
 class MasterWeights:
@@ -57,7 +60,7 @@ class MasterWeights:
 
 
 class TorchTrainer:
-    """`Trainer` on one device.
+    """`Trainer` on one device, or on as many as the process group has ranks, each of which makes one and calls it.
 
     Args:
         policy: the policy; its trained parameters learn in place, so an engine on the same module needs no sync.
@@ -83,6 +86,8 @@ class TorchTrainer:
     ) -> None:
         self.version = 0
         self._policy = policy
+        self._ranks = Ranks()
+        self._gathered = {id(p): Gathered(p, self._ranks) for p in (policy, reference) if p}
         self._features = features
         self._algorithm = algorithm
         self._config = config
@@ -100,21 +105,20 @@ class TorchTrainer:
         Raises ValueError where the first step after start or resume finds the engine's log-probabilities too far
         from the trainer's, naming modality and position of the worst token.
         """
-        micros = [row[0] for row in batch.grid]
         self._optimizer.zero_grad()
-        metrics, worst = accumulate(
-            micros,
+        part = accumulate(
+            self._ranks.column(batch),
             batch,
             algorithm=self._algorithm,
             forward=lambda micro: self._logprobs(self._policy, micro),
             reference=self._reference_logprobs if self._algorithm.needs_reference else None,
             after_backward=self._masters.collect,
         )
-        metrics |= {f"mismatch/max/{modality}": found.value for modality, found in worst.items()}
+        metrics, worst = total(self._ranks.gather(part))
         if self._unchecked:
             self._check(metrics["mismatch/mean"], worst)
         parameters = self._masters.parameters.values()
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._config.optimizer.max_grad_norm)
+        norm = clip_gradients(parameters, self._config.optimizer.max_grad_norm)
         if not torch.isfinite(norm):
             raise ValueError(f"step {self.version + 1}: the gradient is not finite; lower trainer.optimizer.lr")
         rate = learning_rate(self._config.optimizer, self.version, self._num_steps)
@@ -127,7 +131,8 @@ class TorchTrainer:
 
     async def logprobs(self, batch: Batch) -> list[list[FloatArray]]:
         with torch.no_grad():
-            return [[self._logprobs(self._policy, m)[0].cpu().numpy() for m in row] for row in batch.grid]
+            ours = [self._logprobs(self._policy, m)[0].cpu().numpy() for m in self._ranks.column(batch)]
+        return [list(row) for row in zip(*self._ranks.gather(ours), strict=True)]
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor:
         assert self._reference is not None
@@ -136,13 +141,10 @@ class TorchTrainer:
 
     def _logprobs(self, policy: Policy, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """f32[T] log-probabilities and entropies, computed where the loss mask is on, 0 elsewhere."""
-        hidden = policy.hidden(
-            micro.token_ids,
-            micro.positions,
-            micro.media,
-            self._features(micro.media),
-            Packed(micro.cu_seqlens.tolist()),
-        )
+        return self._gathered[id(policy)](lambda: self._masked_logprobs(policy, micro))
+
+    def _masked_logprobs(self, policy: Policy, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        hidden = self._hidden(policy, micro)
         at = torch.as_tensor(micro.loss_mask.nonzero()[0], device=hidden.device)
         logprobs, entropy = token_logprobs(
             policy.head,
@@ -155,6 +157,18 @@ class TorchTrainer:
         zeros = torch.zeros(len(hidden), device=hidden.device)
         return zeros.index_copy(0, at, logprobs), zeros.index_copy(0, at, entropy)
 
+    def _hidden(self, policy: Policy, micro: MicroBatch) -> Tensor:
+        """[T, H]"""
+        if not len(micro.token_ids):  # the other ranks count on this one's collectives: run on a token of no meaning
+            return policy.hidden(torch.zeros(1), torch.zeros(3, 1), (), (), Packed([0, 1]))[:0]
+        return policy.hidden(
+            micro.token_ids,
+            micro.positions,
+            micro.media,
+            self._features(micro.media),
+            Packed(micro.cu_seqlens.tolist()),
+        )
+
     def _check(self, mean: float, worst: dict[str, Mismatch]) -> None:
         bound = self._config.max_initial_mismatch
         if not mean <= bound:  # nor where it is not a number
@@ -166,36 +180,49 @@ class TorchTrainer:
             )
         self._unchecked = False
 
-    async def save(self, path: Path) -> None:
-        """Write weights (trained ones, float32, by name in the module), optimizer state and progress."""
-        masters = self._masters.parameters
-        save_file({n: p.detach().contiguous() for n, p in masters.items()}, path / WEIGHTS)
-        state = self._optimizer.state
-        names: dict[Tensor, str] = {p: n for n, p in masters.items()}
-        save_file(
-            {f"{names[p]}/{k}": v.contiguous() for p, entry in state.items() for k, v in entry.items()},
-            path / OPTIMIZER,
-        )
-        (path / PROGRESS).write_text(json.dumps({"version": self.version}))
+    @property
+    def state_bytes(self) -> int:
+        """Weights and the two moments of AdamW, all float32."""
+        return sum(3 * 4 * p.numel() for p in self._masters.parameters.values())
+
+    async def save(self, path: Path) -> Awaitable[None]:
+        """Trained weights (float32, by name in the module), optimizer state and progress, in DCP format."""
+        return dcp.begin(self._state(), path, self._ranks.writers)
 
     async def load(self, path: Path) -> None:
-        """Go on from what `save` wrote."""
-        masters = self._masters.parameters
-        self._copy_in(load_file(path / WEIGHTS), masters)
+        """Go on from what `save` wrote. Raises ValueError where it is of another model."""
+        saved = {name for name, _ in dcp.census(path).items() if name.startswith(OPTIMIZER)}
+        for name, parameter in self._masters.parameters.items():
+            if f"{OPTIMIZER}{name}/step" in saved and not self._optimizer.state[parameter]:
+                self._optimizer.state[parameter] = {
+                    "step": torch.zeros(()),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        state = self._state()
+        _check_same(dcp.census(path), state)
+        dcp.load_into(state, path)
         self._masters.publish()
-        for key, value in load_file(path / OPTIMIZER).items():
-            name, entry = key.rsplit("/", 1)
-            self._optimizer.state[masters[name]][entry] = value.to(masters[name].device if value.ndim else "cpu")
-        self.version = json.loads((path / PROGRESS).read_text())["version"]
+        self.version = int(state[VERSION])
         self._unchecked = True
 
-    @torch.no_grad()
-    def _copy_in(self, saved: dict[str, Tensor], masters: dict[str, torch.nn.Parameter]) -> None:
-        theirs, ours = ({(n, tuple(p.shape)) for n, p in side.items()} for side in (saved, masters))
-        if theirs != ours:
-            name, shape = sorted(theirs ^ ours)[0]
-            raise ValueError(
-                f"the checkpoint is of another model: {name} {list(shape)} is on one side only; check model.path"
-            )
-        for name, parameter in masters.items():
-            parameter.copy_(saved[name])
+    def _state(self) -> dict[str, Tensor]:
+        """All that a checkpoint holds; the tensors are those that learn."""
+        return {
+            **{WEIGHTS + name: parameter.detach() for name, parameter in self._masters.parameters.items()},
+            **{
+                f"{OPTIMIZER}{name}/{key}": value
+                for name, parameter in self._masters.parameters.items()
+                for key, value in self._optimizer.state[parameter].items()
+            },
+            VERSION: torch.tensor(self.version),
+        }
+
+
+def _check_same(saved: Census, ours: Mapping[str, Tensor]) -> None:
+    differing = {(n, shape) for n, (shape, _) in saved.items()} ^ {(n, tuple(t.shape)) for n, t in ours.items()}
+    if differing:
+        name, shape = sorted(differing)[0]
+        raise ValueError(
+            f"the checkpoint is of another model: {name} {list(shape)} is on one side only; check model.path"
+        )

@@ -33,6 +33,7 @@ def sample(
         version=version,
         media=media,
         digest="d",
+        num_prompt_tokens=num - num_sampled,
         modality=modality,
     )
 

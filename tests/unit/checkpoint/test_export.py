@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +19,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from motet.checkpoint.export import TRAINED, TensorFolder, _shards, export, write_folder
+from motet.checkpoint import dcp
+from motet.checkpoint.export import Released, export, write_folder
+from motet.checkpoint.export import trained as module_tensors
+from motet.checkpoint.folder import TensorFolder
 from motet.checkpoint.store import CheckpointStore
+from motet.checkpoint.tensor_file import lay_out
 from motet.config.load import dump
 from motet.config.schema import RunConfig
 from motet.models.qwen3_omni.names import to_released
@@ -75,10 +85,14 @@ def run(base: Path, module: Any, tmp_path: Path) -> Path:
     for step, metric, shift in [(10, 0.9, 1.0), (20, 0.5, 0.0)]:
         weights = {name: p + shift for name, p in trained(module).items()}
 
-        async def write(path: Path, weights: dict[str, Tensor] = weights) -> None:
-            save_file(weights, path / TRAINED)
+        async def save(step: int, metric: float, weights: dict[str, Tensor]) -> None:
+            async def write(path: Path) -> Awaitable[None]:
+                return dcp.begin({f"weights/{name}": tensor for name, tensor in weights.items()}, path)
 
-        asyncio.run(store.save(step, state={}, write=write, metric=metric))
+            await store.save(step, state={}, write=write, num_bytes=0, metric=metric)
+            await store.settled()
+
+        asyncio.run(save(step, metric, weights))
     return folder
 
 
@@ -95,7 +109,7 @@ def test_transformers_loads_exactly_what_was_trained(run: Path, base: Path, modu
 
 
 def test_what_was_not_trained_is_the_base_s(run: Path, base: Path, tmp_path: Path) -> None:
-    out = export(run, tmp_path / "out")
+    out = export(run, tmp_path / "out", read_back=False)
     old, new = TensorFolder(base), TensorFolder(out)
     assert new.census() == old.census()
     kept = [n for n in old.census() if n.startswith(("thinker.visual.", "thinker.audio_tower.", "talker."))]
@@ -110,67 +124,55 @@ def test_what_was_not_trained_is_the_base_s(run: Path, base: Path, tmp_path: Pat
 def test_step_latest_and_best(run: Path, module: Any, tmp_path: Path) -> None:
     last = module.model.norm.weight
     for i, (step, expected) in enumerate([(None, last), (20, last), (10, last + 1), ("best", last + 1)]):
-        assert torch.equal(norm(export(run, tmp_path / str(i), step)), expected)
+        assert torch.equal(norm(export(run, tmp_path / str(i), step, read_back=False)), expected)
 
 
 def test_a_damaged_checkpoint_is_not_exported(run: Path, module: Any, tmp_path: Path) -> None:
-    (run / "checkpoints" / "step-000020" / TRAINED).unlink()
-    with pytest.raises(ValueError, match=r"^cannot export checkpoint .*step-000020: weights.safetensors is missing$"):
+    (run / "checkpoints" / "step-000020" / ".metadata").unlink()
+    with pytest.raises(
+        ValueError, match=r"^cannot export checkpoint .*-000020: .metadata is missing; other steps: 10$"
+    ):
         export(run, tmp_path / "out", 20)
-    with pytest.raises(ValueError, match=r"step-000030: there is no such folder$"):
+    with pytest.raises(ValueError, match=r"step-000030: there is no such folder; other steps: 10, 20$"):
         export(run, tmp_path / "out", 30)
-    assert torch.equal(norm(export(run, tmp_path / "out")), module.model.norm.weight + 1)
-    shutil.rmtree(run / "checkpoints")
-    with pytest.raises(ValueError, match="holds no whole checkpoint to export"):
+    assert torch.equal(norm(export(run, tmp_path / "out", read_back=False)), module.model.norm.weight + 1)
+    (run / "checkpoints" / "step-000010" / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"holds no whole checkpoint to export; steps: 10, 20$"):
         export(run, tmp_path / "none")
-    with pytest.raises(ValueError, match="holds no whole checkpoint with a held-out accuracy to export"):
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(ValueError, match=r"holds no whole checkpoint with a held-out accuracy to export; steps: none$"):
         export(run, tmp_path / "none", "best")
 
 
-def test_shards_and_their_index(base: Path, module: Any, tmp_path: Path) -> None:
+def test_shards(base: Path, module: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     source = WeightSource(trained(module), to_released)
     write_folder(source, base=base, out=out, shard_bytes=2**21)
-    files = sorted(path.name for path in out.glob("*.safetensors"))
-    count = len(files)
-    assert count >= 4
-    assert files == [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-    contents = {file: load_file(out / file) for file in files}
-    sizes = [sum(tensor.nbytes for tensor in tensors.values()) for tensors in contents.values()]
-    assert max(sizes) <= 2**21
-    index = json.loads((out / "model.safetensors.index.json").read_text())
-    assert index["metadata"]["total_size"] == sum(sizes)
-    assert index["weight_map"] == {name: file for file, tensors in contents.items() for name in tensors}
+    shards = [load_file(out / path.name) for path in sorted(out.glob("*.safetensors"))]
+    assert len(shards) >= 4
+    assert max(sum(tensor.nbytes for tensor in shard.values()) for shard in shards) <= 2**21
     assert torch.equal(logits(load_thinker(out)), logits(module))
     again = tmp_path / "again"  # a sharded folder serves as a base too
-    write_folder([], base=out, out=again)
+    write_folder([], base=out, out=again, read_back=False)
     assert sorted(path.name for path in again.iterdir()) == sorted(
         [*(path.name for path in base.iterdir() if path.name != "README.md")]
     )
 
 
-@pytest.mark.parametrize(
-    ("limit", "expected"), [(24, [["a", "b"], ["c"]]), (23, [["a"], ["b"], ["c"]]), (84, [["a", "b", "c"]])]
-)
-def test_a_shard_holds_up_to_its_limit(limit: int, expected: list[list[str]]) -> None:
-    stream = [("a", torch.zeros(3)), ("b", torch.zeros(3)), ("c", torch.zeros(15))]  # 12, 12 and 60 bytes
-    assert [list(shard) for shard in _shards(stream, limit)] == expected
-
-
 def test_weights_are_cast_to_the_dtype_of_the_base(base: Path, module: Any, tmp_path: Path) -> None:
     half, out = tmp_path / "half", tmp_path / "out"
-    write_folder([], base=base, out=half, dtype="bfloat16")
+    write_folder([], base=base, out=half, dtype="bfloat16", read_back=False)
     assert {dtype for _, dtype in TensorFolder(half).census().values()} == {torch.bfloat16}
     config = json.loads((half / "config.json").read_text())
     assert config["dtype"] == config["thinker_config"]["dtype"] == "bfloat16"
-    write_folder(WeightSource(trained(module), to_released), base=half, out=out)
+    write_folder(WeightSource(trained(module), to_released), base=half, out=out, read_back=False)
     assert torch.equal(norm(out), module.model.norm.weight.bfloat16())
 
 
 def test_a_taken_folder_is_refused_and_left_alone(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    export(run, out)  # empty: welcome
+    export(run, out, read_back=False)  # empty: welcome
     before = sorted(out.iterdir())
     with pytest.raises(ValueError, match=r"out exists and is not empty: remove it or give another folder$"):
         export(run, out)
@@ -192,18 +194,150 @@ def test_weights_of_another_model_leave_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_incomplete_base_is_named(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"empty/model\.safetensors is missing: give the complete"):
-        TensorFolder(tmp_path / "empty")
-    sharded = tmp_path / "sharded"
-    write_folder([], base=base, out=sharded, shard_bytes=2**21)
-    index = json.loads((sharded / "model.safetensors.index.json").read_text())
-    last = max(index["weight_map"].values())
-    moved = index | {"weight_map": index["weight_map"] | {"talker.codec.weight": last}}
-    (sharded / "model.safetensors.index.json").write_text(json.dumps(moved))
-    with pytest.raises(ValueError, match=r"index\.json and the files disagree, first about talker\.codec\.weight"):
-        TensorFolder(sharded)
-    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
-    (sharded / last).unlink()
-    with pytest.raises(ValueError, match=rf"{last} is missing"):
-        TensorFolder(sharded)
+def test_a_base_that_transformers_cannot_load_is_refused_before_anything_is_written(base: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(base, bare)
+    (bare / "preprocessor_config.json").unlink(missing_ok=True)
+    (bare / "processor_config.json").unlink(missing_ok=True)
+    (bare / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match=r"bare: AutoProcessor does not load it: ") as caught:
+        write_folder([], base=bare, out=tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["bare"]
+
+
+def test_the_second_name_of_a_tied_tensor_follows(base: Path, tmp_path: Path) -> None:
+    embed, head = "thinker.model.embed_tokens.weight", "thinker.lm_head.weight"
+    tied = tmp_path / "tied"
+    shutil.copytree(base, tied)
+    config = json.loads((tied / "config.json").read_text())
+    config["thinker_config"]["tie_word_embeddings"] = True
+    (tied / "config.json").write_text(json.dumps(config))
+    tensors = load_file(tied / "model.safetensors")
+    for name, ties in (("equal", True), ("absent", True), ("other", False)):
+        changed = dict(tensors)
+        if name == "equal":
+            changed[head] = tensors[embed].clone()
+        elif name == "absent":
+            del changed[head]
+        save_file(changed, tied / "model.safetensors", {"format": "pt"})
+        module = load_thinker(tied)
+        assert (module.lm_head.weight is module.model.embed_tokens.weight) == ties
+        perturb(module, seed=2)
+        out = tmp_path / name
+        write_folder(WeightSource(trained(module), to_released), base=tied, out=out, read_back=name == "equal")
+        folder = TensorFolder(out)
+        assert folder.census() == TensorFolder(tied).census()
+        assert torch.equal(folder.read(embed), module.model.embed_tokens.weight)
+        assert (head in folder.census()) == (name != "absent")
+        assert name == "absent" or torch.equal(folder.read(head), module.lm_head.weight)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(base: Path, tmp_path: Path) -> None:
+    def source() -> Iterator[tuple[str, Tensor]]:
+        yield "thinker.model.norm.weight", torch.zeros(128)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(ValueError, match=rf"^{tmp_path}: its disk was full before all was written; free some space$"):
+        write_folder(source(), base=base, out=tmp_path / "out", read_back=False)
+    assert list(tmp_path.iterdir()) == []
+    huge = tmp_path / "huge"
+    shutil.copytree(base, huge)
+    (huge / "model.safetensors").unlink()
+    lay_out(huge / "model.safetensors", {"talker.w": ((10**12,), torch.float32)})  # zeros that take no space
+    with pytest.raises(ValueError, match=rf"^{tmp_path}: its disk has .* GB of 4000\.0 GB; free some space$"):
+        write_folder([], base=huge, out=tmp_path / "out", read_back=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["huge"]
+
+
+def test_bfloat16_is_exported_as_the_trainer_rounds_it(
+    random_checkpoint: Path, make_trainer: Any, tmp_path: Path
+) -> None:
+    """The trainer computes in bfloat16 on float32 masters; what it saves are the masters."""
+    trainer = make_trainer(dtype="bfloat16")
+    generator = torch.Generator().manual_seed(3)
+    for master in trainer._masters.parameters.values():
+        master.data += 0.02 * torch.randn(master.shape, generator=generator)
+    trainer._masters.publish()
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    asyncio.run(_written(trainer.save, checkpoint))
+    out = tmp_path / "out"
+    source = Released(lambda: module_tensors(checkpoint), to_released)
+    write_folder(source, base=random_checkpoint, out=out, dtype="bfloat16")
+    written = TensorFolder(out)
+    live = dict(WeightSource(trainer._policy.trained(), to_released))
+    assert len(live) > 100
+    assert all(torch.equal(written.read(name), tensor) for name, tensor in live.items())
+
+
+async def _written(save: Any, folder: Path) -> None:
+    await (await save(folder))
+
+
+STREAMED = """
+import json, os, signal, sys
+from pathlib import Path
+import torch
+from motet.checkpoint import verify
+from motet.checkpoint.export import Released, _content, trained, write_folder
+from motet.models.qwen3_omni.names import to_released
+
+def status(key):
+    line = next(l for l in open("/proc/self/status") if l.startswith(key))
+    return 1024 * int(line.split()[1])
+
+base, checkpoint, out, killed = map(Path, sys.argv[1:])
+source = Released(lambda: trained(checkpoint), to_released)
+for _ in source:  # imports, buffers
+    break
+open("/proc/self/clear_refs", "w").write("5")  # VmHWM, the peak, begins anew
+before = status("VmRSS")
+write_folder(source, base=base, out=out, shard_bytes=SHARD_BYTES, read_back=False)
+verify.tensors(out, _content(source, base, None))
+print(status("VmHWM") - before)
+
+def cut_short():
+    for i, pair in enumerate(source):
+        if i == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield pair
+
+sys.stdout.flush()
+write_folder(cut_short(), base=base, out=killed, read_back=False)
+"""
+
+
+def test_memory_holds_no_shard_and_a_killed_export_leaves_no_folder(random_checkpoint: Path, tmp_path: Path) -> None:
+    """A model of 420 MB in shards of 40 MB; its largest trained tensor has 15.7 MB."""
+    num_layers, experts, width, hidden = 16, 8, 320, 768
+    shard_bytes, largest = 40 * 10**6, experts * 2 * width * hidden * 4
+    weights = {}
+    for i in range(num_layers):
+        shapes = {"gate_up_proj": (experts, 2 * width, hidden), "down_proj": (experts, hidden, width)}
+        for name, shape in shapes.items():
+            weights[f"model.layers.{i}.mlp.experts.{name}"] = torch.full(shape, float(i))
+    base, out, killed, checkpoint = (tmp_path / name for name in ("base", "out", "killed", "checkpoint"))
+    base.mkdir()
+    shutil.copy(random_checkpoint / "config.json", base)
+    frozen = {f"talker.{i}.w": torch.full((1000, 1000), -float(i)) for i in range(10)}
+    released = dict(WeightSource(weights, to_released))
+    save_file({name: tensor * 0 for name, tensor in released.items()} | frozen, base / "model.safetensors")
+    asyncio.run(_begun(weights, checkpoint))
+    script = STREAMED.replace("SHARD_BYTES", str(shard_bytes))
+    command = [sys.executable, "-c", script, *map(str, (base, checkpoint, out, killed))]
+    # What malloc gets from the system goes back to it at once where it is over 32 MB. Here tensors are smaller.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(list(out.glob("*.safetensors"))) == 17  # one for each layer and one for the talker
+    # A tensor twice while torch reads it, beside the one before.
+    assert largest < int(done.stdout) < min(3 * largest, 2 * shard_bytes)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-killed", "base", "checkpoint", "out"]
+    write_folder([], base=base, out=killed, read_back=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "checkpoint", "killed", "out"]
+
+
+async def _begun(weights: dict[str, Tensor], folder: Path) -> None:
+    folder.mkdir()
+    await dcp.begin({f"weights/{name}": tensor for name, tensor in weights.items()}, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import subprocess
@@ -10,28 +11,49 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
 from blake3 import blake3
 
-from motet.checkpoint.store import CheckpointStore
+from motet.checkpoint import dcp
+from motet.checkpoint.store import CheckpointStore, DiskFull, Write
 
 CONTENT = b"weights of step %d"
 
 
-def writer(step: int) -> Callable[[Path], Awaitable[None]]:
-    async def write(folder: Path) -> None:
-        (folder / "weights.bin").write_bytes(CONTENT % step)
-        (folder / "optimizer").mkdir()
-        (folder / "optimizer" / "rank0.bin").write_bytes(b"")
+def writer(step: int, error: Exception | None = None, until: asyncio.Event | None = None) -> Write:
+    """A trainer that copies its state at once and writes it later; which may fail, or wait."""
+
+    async def write(folder: Path) -> Awaitable[None]:
+        async def rest() -> None:
+            if until is not None:
+                await until.wait()
+            (folder / "weights.bin").write_bytes(CONTENT % step)
+            if error is not None:
+                raise error
+            (folder / "optimizer").mkdir()
+            (folder / "optimizer" / "rank0.bin").write_bytes(b"")
+
+        return rest()
 
     return write
 
 
-def save(store: CheckpointStore, step: int, metric: float | None = None) -> Path:
-    return asyncio.run(store.save(step, state={"step": step, "cursor": [1, 2]}, write=writer(step), metric=metric))
+async def begin(store: CheckpointStore, step: int, metric: float | None = None, **how: Any) -> None:
+    options = {"write": writer(step), "num_bytes": 18} | how
+    await store.save(step, state={"step": step, "cursor": [1, 2]}, metric=metric, **options)
+
+
+def save(store: CheckpointStore, step: int, metric: float | None = None, **how: Any) -> Path:
+    async def whole() -> None:
+        await begin(store, step, metric, **how)
+        await store.settled()
+
+    asyncio.run(whole())
+    return store.path(step)
 
 
 def folders(root: Path) -> list[str]:
@@ -79,26 +101,94 @@ def test_steps_sort_as_numbers(tmp_path: Path) -> None:
     assert store.latest() == 1_000_000
 
 
-def test_a_write_that_raises_leaves_the_previous_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_write_that_raises_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=1)
     save(store, 10)
 
-    async def broken(folder: Path) -> None:
-        (folder / "weights.bin").write_bytes(b"half")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        asyncio.run(store.save(20, state={}, write=broken, metric=1.0))
-    assert not store.path(20).exists()
-    with caplog.at_level(logging.WARNING):
-        assert store.latest() == 10
-    (message,) = caplog.messages
-    assert ".tmp-step-000020" in message and message.endswith("unfinished")
+    with pytest.raises(OSError, match="input/output error"):
+        save(store, 20, metric=1.0, write=writer(20, OSError("input/output error")))
+    assert folders(tmp_path) == ["step-000010"]
+    assert store.latest() == 10
     save(store, 20)
     assert folders(tmp_path) == ["step-000020"]
 
 
-def test_a_killed_process_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
+def test_a_save_returns_before_its_files_are_written_and_the_next_waits_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        store, go = CheckpointStore(tmp_path, keep_last=2), asyncio.Event()
+        await begin(store, 10, write=writer(10, until=go))
+        assert store.latest() is None
+        second = asyncio.create_task(begin(store, 20))
+        await asyncio.sleep(0.05)
+        assert store.latest() is None and not second.done()
+        go.set()
+        await second
+        assert store.latest() == 10
+        await store.settled()
+        assert store.latest() == 20
+
+    asyncio.run(main())
+
+
+def test_what_fails_behind_a_step_surfaces_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = CheckpointStore(tmp_path, keep_last=2)
+        await begin(store, 10, write=writer(10, RuntimeError("a bug")))
+        with pytest.raises(RuntimeError, match="a bug"):
+            await begin(store, 20)
+        await begin(store, 30)
+        await store.settled()
+        assert folders(tmp_path) == ["step-000030"]
+
+    asyncio.run(main())
+
+
+def test_a_disk_with_too_little_space_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    save(store, 10)
+    with pytest.raises(
+        DiskFull, match=r"^checkpoint of step 20: no space on the disk of .* of 1000000000\.0 GB are free"
+    ):
+        save(store, 20, num_bytes=10**18)
+    assert folders(tmp_path) == ["step-000010"]
+    save(store, 30)
+    assert store.latest() == 30
+
+
+def test_a_disk_that_fills_up_meanwhile_is_the_same_error_and_gets_its_space_back(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    save(store, 10)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    wrapped = RuntimeError("a library's own error")
+    wrapped.__cause__ = full
+    for error in (full, wrapped):
+        with pytest.raises(DiskFull, match=r"^checkpoint of step 20: .*it was full before all was written; free some"):
+            save(store, 20, write=writer(20, error))
+        assert folders(tmp_path) == ["step-000010"]
+
+
+def test_every_nth_is_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1, keep_every_steps=20)
+    for step in (10, 20, 30, 40, 50):
+        save(store, step)
+    assert folders(tmp_path) == ["step-000020", "step-000040", "step-000050"]
+
+
+def test_the_manifest_says_what_the_run_is_and_what_the_tensors_are(tmp_path: Path) -> None:
+    async def write(folder: Path) -> Awaitable[None]:
+        return dcp.begin({"weights/norm": torch.zeros(3, dtype=torch.bfloat16), "version": torch.tensor(7)}, folder)
+
+    store = CheckpointStore(tmp_path, keep_last=1, about={"config": {"seed": 3}, "git_commit": "0a1b"})
+    manifest = json.loads((save(store, 10, write=write) / "manifest.json").read_text())
+    assert (manifest["config"], manifest["git_commit"]) == ({"seed": 3}, "0a1b")
+    assert manifest["tensors"] == {
+        "version": {"shape": [], "dtype": "int64"},
+        "weights/norm": {"shape": [3], "dtype": "bfloat16"},
+    }
+    assert ".metadata" in manifest["files"]
+
+
+def test_a_killed_process_leaves_the_previous_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     script = """
 import asyncio, os, sys
 from pathlib import Path
@@ -106,12 +196,16 @@ from motet.checkpoint.store import CheckpointStore
 async def write(folder):
     (folder / "weights.bin").write_bytes(b"half")
     os._exit(9)
-asyncio.run(CheckpointStore(Path(sys.argv[1]), keep_last=1).save(20, state={}, write=write, metric=None))
+store = CheckpointStore(Path(sys.argv[1]), keep_last=1)
+asyncio.run(store.save(20, state={}, write=write, num_bytes=4, metric=None))
 """
     store = CheckpointStore(tmp_path, keep_last=1)
     save(store, 10)
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == 9
-    assert store.latest() == 10
+    with caplog.at_level(logging.WARNING):
+        assert store.latest() == 10
+    (message,) = caplog.messages
+    assert ".tmp-step-000020" in message and message.endswith("unfinished")
     assert store.load_state(10) == {"step": 10, "cursor": [1, 2]}
 
 

@@ -87,7 +87,9 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(override: str, near
 
 def test_an_unknown_setting_like_no_other_is_refused_with_what_its_section_has() -> None:
     assert fault("model.foo=1") == "unknown setting 'model.foo'; known here: model.path, model.dtype, model.device"
-    assert fault("foo.bar=1").startswith("unknown setting 'foo.bar'; known here: run_dir, seed, steps, max_lag, model,")
+    assert fault("foo.bar=1").startswith(
+        "unknown setting 'foo.bar'; known here: run_dir, seed, steps, max_lag, deadline_seconds, model"
+    )
 
 
 def test_a_fault_names_the_recipe_or_the_command_line(recipe: Path) -> None:
@@ -178,8 +180,10 @@ def round_trip(config: RunConfig, folder: Path) -> RunConfig:
 
 def test_dump_writes_every_setting_that_is_set(recipe: Path) -> None:
     text = dump(load(recipe, ["data.media_roots=['a','b']", "data.shuffle=false"]))
-    assert text.startswith('run_dir = "runs/x"\nseed = 0\nsteps = 7\nmax_lag = 0\n\n[model]\npath = "m"\n')
-    assert '\nmedia_roots = ["a", "b"]\nshuffle = false\n' in text
+    assert text.startswith(
+        'run_dir = "runs/x"\nseed = 0\nsteps = 7\nmax_lag = 0\ndeadline_seconds = 3600.0\n\n[model]\n'
+    )
+    assert '\nmedia_roots = ["a", "b"]\n' in text and "\nshuffle = false\n" in text
     assert "\n[trainer.optimizer]\nlr = 0.001\nbetas = [0.9, 0.95]\n" in text
     assert "heldout" not in text
 

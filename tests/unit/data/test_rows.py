@@ -13,6 +13,7 @@ import pytest
 
 from motet.config.schema import VideoConfig
 from motet.data.media import Image, load
+from motet.data.reference import Reach
 from motet.data.rows import RowError, Rows, to_task
 from motet.types import MediaPart, Message, Task, TextPart
 
@@ -367,7 +368,7 @@ def check_stored(rows: Rows, name: str) -> None:
     assert len(rows) == 2
     task = rows[1]
     assert (task.id, task.source, task.answer) == (f"{name.split('.')[0]}-1", f"{name}:2", "B")
-    loaded = load(task.media[0], roots=(), base=rows.base, video=VideoConfig())
+    loaded = load(task.media[0], reach=Reach((rows.base,), rows.base), video=VideoConfig())
     assert isinstance(loaded, Image)
     assert loaded.pixels.tolist() == [[[0, 0, 255]] * 3] * 2
 

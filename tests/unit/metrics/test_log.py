@@ -6,9 +6,11 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from motet.metrics.log import MetricsLog
+from motet.types import Completion, Group, Prompt, Score, Task
 
 STEP = {
     "reward/mean": 0.5,
@@ -87,7 +89,43 @@ def filled(folder: Path) -> None:
     with MetricsLog(folder, num_steps=9, tensorboard=False) as log:
         for step in range(5):
             log.log(step, {"loss": step})
+            log.groups(step, [group(10 * step), group(10 * step + 1)])
             log.alarm(f"at {step}")
+
+
+def group(number: int) -> Group:
+    """Whose first completion spans versions 3 to 4."""
+    nothing = np.zeros(0, np.float32)
+    completions = [
+        Completion(
+            token_ids=nothing.astype(np.int32), logprobs=nothing, mask=nothing > 0, stop="eos", versions=v, text=""
+        )
+        for v in ((4, 4), (3, 4))
+    ]
+    return Group(
+        id=number,
+        task=Task(id=f"train-{number}", messages=(), answer="A", source=f"train.jsonl:{number + 1}"),
+        prompt=Prompt(token_ids=nothing, positions=nothing, media=(), digest=f"d{number}"),
+        completions=completions,
+        scores=[Score(value=1.0), Score(value=0.25)],
+    )
+
+
+def test_groups_say_what_a_step_was_about(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with MetricsLog(tmp_path, num_steps=9, tensorboard=False, resume_step=1) as log:
+        log.groups(2, [group(7)])
+    kept = records(tmp_path / "groups.jsonl")
+    assert [r["group"] for r in kept] == [0, 1, 10, 11, 7]
+    assert kept[-1] == {
+        "step": 2,
+        "group": 7,
+        "task": "train-7",
+        "source": "train.jsonl:8",
+        "digest": "d7",
+        "version": 3,
+        "scores": [1.0, 0.25],
+    }
 
 
 def test_resume_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
@@ -96,7 +134,7 @@ def test_resume_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
         log.log(3, {"loss": 30})
     assert [(r["step"], r["loss"]) for r in records(tmp_path / "metrics.jsonl")] == [(0, 0), (1, 1), (2, 2), (3, 30)]
     assert [r["message"] for r in records(tmp_path / "alarms.jsonl")] == ["at 0", "at 1", "at 2"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["alarms.jsonl", "metrics.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["alarms.jsonl", "groups.jsonl", "metrics.jsonl"]
 
 
 def test_resume_drops_a_line_that_a_crash_cut(tmp_path: Path) -> None:

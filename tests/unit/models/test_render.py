@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from functools import partial
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -82,7 +82,7 @@ def one_call(render: Renderer, task: Task) -> dict[str, np.ndarray]:
     """What the processor makes of the templated text and all clips at once."""
     images, videos, sounds = [], [], []
     for part in task.media:
-        clip = media.load(part, roots=(), base=render.base, video=VideoConfig(fps=2, max_frames=16))
+        clip = media.load(part, reach=render.reach, video=VideoConfig(fps=2, max_frames=16))
         if isinstance(clip, media.Image):
             images.append(clip.pixels)
         elif isinstance(clip, media.Video):
@@ -146,7 +146,9 @@ def test_every_toy_row_equals_one_call_of_the_processor(render: Renderer, toy_fo
             assert_equal_features(prompt, output)
 
 
-def test_a_conversation_equals_one_call_of_the_processor(render: Renderer) -> None:
+def test_a_conversation_equals_one_call_of_the_processor(
+    render: Renderer, reference_positions: Callable[[Prompt], np.ndarray]
+) -> None:
     """Words before, between and after clips of all kinds, over several turns."""
     sound = MediaPart(kind="audio", ref={"array": np.sin(np.arange(20_000) / 9), "sampling_rate": 16_000})
     wide, high = image(flat(64, 96, 9, 9, 9)), image(flat(80, 64, 1, 2, 3))
@@ -161,7 +163,7 @@ def test_a_conversation_equals_one_call_of_the_processor(render: Renderer) -> No
     assert [item.kind for item in prompt.media] == ["image", "audio", "video", "image"]
     assert prompt.token_ids.tolist() == output["input_ids"][0].tolist()
     assert_equal_features(prompt, output)
-    np.testing.assert_array_equal(prompt.positions, reference_positions(render, prompt))
+    np.testing.assert_array_equal(prompt.positions, reference_positions(prompt))
 
 
 def test_spans_are_the_pad_tokens_of_each_item(render: Renderer, toy_folder: Path) -> None:
@@ -186,40 +188,14 @@ def num_tokens(features: Any) -> int:
     return num_frames // 100 * 13 + -(-(num_frames % 100) // 8)
 
 
-def reference_positions(render: Renderer, prompt: Prompt) -> np.ndarray:
-    """Of the installed transformers, from ids and features."""
-    import torch
-    from transformers import Qwen3OmniMoeThinkerConfig, Qwen3OmniMoeThinkerForConditionalGeneration
-
-    Thinker: Any = Qwen3OmniMoeThinkerForConditionalGeneration  # its two functions take any object with the config
-    model = SimpleNamespace(config=Qwen3OmniMoeThinkerConfig(**render.config), spatial_merge_size=2)
-    model.get_llm_pos_ids_for_vision = partial(Thinker.get_llm_pos_ids_for_vision, model)
-
-    def gather(name: str) -> torch.Tensor | None:
-        values = [torch.from_numpy(item.features[name]) for item in prompt.media if name in item.features]
-        return torch.cat(values) if values else None
-
-    masks = [item.features["feature_attention_mask"] for item in prompt.media if item.kind == "audio"]
-    ids = torch.from_numpy(prompt.token_ids.astype(np.int64))[None]
-    places, _ = Thinker.get_rope_index(
-        model,
-        ids,
-        gather("image_grid_thw"),
-        gather("video_grid_thw"),
-        torch.ones_like(ids),
-        any(part.kind == "video" and len(part.spans) > 1 for part in prompt.media),
-        torch.tensor([int(mask.sum()) for mask in masks]),
-        gather("video_second_per_grid"),
-    )
-    return places[:, 0].numpy()
-
-
-def test_positions_equal_those_of_transformers_on_every_toy_row(render: Renderer, toy_folder: Path) -> None:
+def test_positions_equal_those_of_transformers_on_every_toy_row(
+    render: Renderer, toy_folder: Path, reference_positions: Callable[[Prompt], np.ndarray]
+) -> None:
     for name in ("train", "heldout"):
         for task in Rows(toy_folder / f"{name}.jsonl"):
             prompt = rendered(render, task)
             assert prompt.positions.dtype == np.int32
-            np.testing.assert_array_equal(prompt.positions, reference_positions(render, prompt))
+            np.testing.assert_array_equal(prompt.positions, reference_positions(prompt))
 
 
 # ---- identity ----------------------------------------------------------------------------------
@@ -327,6 +303,16 @@ def test_special_tokens_in_text_stay_text(render: Renderer, text: str) -> None:
     assert tokens == ["<|im_start|>", *image_tokens, "<|im_end|>", "<|im_start|>"]
 
 
+def test_threads_that_share_a_renderer_read_text_each_in_its_own_way(render: Renderer) -> None:
+    """Whether special tokens are split is a state of the tokenizer: one thread's row would change another's."""
+    rows = [row(TextPart(text="Is <|im_end|> a word?")), row(TextPart(text="Which option? " * 20))]
+    expected = [render(task).token_ids.tolist() for task in rows]  # type: ignore[union-attr]
+    assert render.tokenizer.backend_tokenizer.encode_special_tokens is False
+    with ThreadPoolExecutor(4) as threads:
+        prompts = list(threads.map(render, rows * 100))
+    assert [prompt.token_ids.tolist() for prompt in prompts if isinstance(prompt, Prompt)] == expected * 100
+
+
 def test_sampling_is_kept_from_media_tokens(render: Renderer) -> None:
     assert len(set(render.banned_ids)) == 7
     assert set(render.tokenizer.convert_ids_to_tokens(render.banned_ids)) == set(BRACKETS_AND_PLACEHOLDERS)
@@ -383,18 +369,58 @@ def test_video_with_and_video_without_sound_in_one_row(render: Renderer) -> None
         (8, 2.0, 16, 1.0),
         (16, 8.0, 16, 1.0),  # every fourth frame
         (4, 1.0, 16, 2.0),  # slower than asked for: the frames that there are, at their own times
-        (20, 5.0, 4, 3.8 / 3 * 2),  # too long: frames 0, 6, 13 and 19
-        (15, 7.5, 16, 11 / 7.5 / 3 * 2),  # frames 0, 4, 7 and 11, the nearest to 0, 0.5, 1 and 1.5 s
+        (20, 5.0, 4, 2.53125),  # too long: frames 0, 6, 13 and 19, 38 / 15 s; the nearest bfloat16
+        (15, 7.5, 16, 1.0),  # frames 0, 4, 7 and 11, the nearest to 0, 0.5, 1 and 1.5 s
         (1, 5.0, 16, 1.0),  # a still, twice, at the rate that was asked for
     ],
 )
-def test_seconds_per_pair_of_frames_come_from_true_times(
+def test_seconds_per_pair_of_frames(
     random_checkpoint: Path, num_frames: int, fps: float, max_frames: int, seconds: float
 ) -> None:
     render = make(random_checkpoint, Path("."), video=VideoConfig(fps=2, max_frames=max_frames, **SIZES))
     (video,) = rendered(render, row(film(num_frames, fps), QUESTION)).media
     assert video.features["video_second_per_grid"].shape == (1,)
-    assert video.features["video_second_per_grid"][0] == pytest.approx(seconds)
+    assert video.features["video_second_per_grid"][0] == seconds
+
+
+def test_a_rate_that_sound_does_not_allow_is_named_once_and_counted(
+    random_checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    render = make(random_checkpoint, Path("."), video=VideoConfig(fps=4, max_frames=16, **SIZES))
+
+    def seconds(*parts: MediaPart) -> list[float]:
+        return [
+            i.features["video_second_per_grid"][0] for i in rendered(render, row(*parts)).media if i.kind == "video"
+        ]
+
+    assert seconds(film(32, 8.0)) == [0.5]
+    assert seconds(film(1, 8.0, sound=True)) == [1.0]  # a still: nothing depends on its rate
+    assert seconds(film(8, 2.0, sound=True)) == [1.0]  # every frame it has, as if silent
+    assert not render.adjusted_rates
+
+    assert seconds(film(32, 8.0, sound=True), film(24, 8.0, sound=True)) == [1.0, 1.0]
+    assert seconds(film(100, 10.0, sound=True)) == [2.0]  # 16 frames in ten seconds
+    assert render.adjusted_rates == {(4.0, 2.0): 2, (1.6, 1.0): 1}
+    assert render.at(Path("elsewhere")).adjusted_rates is render.adjusted_rates
+    of_what = "<object with frames, fps, audio>: read at"
+    why = "with sound, pairs of frames are whole seconds apart"
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("render")] == [
+        f"{of_what} 2 frames per second, not 4: {why}",
+        f"{of_what} 1 frames per second, not 1.6: {why}",
+    ]
+
+
+def test_frames_and_sound_interleave_by_the_second_whatever_the_source_rate(render: Renderer) -> None:
+    """Films of two seconds and a half: pairs of frames at 0, 1 and 2 s, thirteen tokens of sound for each second."""
+    for fps in (24, 25, 30_000 / 1001):
+        prompt = rendered(render, row(film(round(2.5 * fps), fps, sound=True), QUESTION))
+        video, sound = prompt.media
+        assert video.features["video_second_per_grid"].tolist() == [1.0]
+        assert video.spans == ((5, 4), (22, 4), (39, 4))
+        assert [start for start, _ in sound.spans] == [9, 26, 43]
+        assert [length for _, length in sound.spans][:2] == [13, 13]
+        assert prompt.positions[0, [5, 22, 39]].tolist() == [5, 18, 31]
+        assert prompt.positions[0, [9, 26, 43]].tolist() == [5, 18, 31]
 
 
 # ---- settings and mistakes ---------------------------------------------------------------------

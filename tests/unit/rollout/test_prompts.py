@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -59,3 +60,11 @@ def test_the_least_recently_used_goes_first(capacity_bytes: int, calls: dict[str
         prompt = cache(task(source))
         assert isinstance(prompt, Prompt) and prompt.digest == source
     assert render.calls == calls
+
+
+def test_threads_that_render_the_same_rows_leave_the_count_of_bytes_right() -> None:
+    cache = PromptCache(Render(), capacity_bytes=350)
+    with ThreadPoolExecutor(8) as threads:
+        prompts = list(threads.map(lambda n: cache(task(f"rows:{n % 7}")), range(700)))
+    assert [prompt.digest for prompt in prompts if isinstance(prompt, Prompt)] == [f"rows:{n % 7}" for n in range(700)]
+    assert (len(cache._prompts), cache._num_bytes) == (3, 300)

@@ -14,6 +14,7 @@ import pytest
 from motet.config.schema import DataConfig, VideoConfig
 from motet.data import toy
 from motet.data.media import Audio, Image, Video, load
+from motet.data.reference import Reach
 from motet.data.rows import Rows
 from motet.rollout.record import GroupRecord
 from motet.types import Advantages, Completion, Group, MediaPart, Message, Prompt, Score, Task, TextPart
@@ -229,7 +230,7 @@ def test_the_suffix_goes_by_the_bytes_before_the_name(tmp_path: Path, name: str,
 
 def decode(path: Path, part: MediaPart, fps: float = 4) -> Image | Audio | Video:
     copy = MediaPart(kind=part.kind, ref=path.name, use_audio=part.use_audio)
-    return load(copy, roots=[], base=path.parent, video=VideoConfig(fps=fps))
+    return load(copy, reach=Reach((path.parent,), path.parent), video=VideoConfig(fps=fps))
 
 
 @pytest.mark.parametrize("form", ["array", "pil"])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from motet.algorithms import DAPO, GRPO
 from motet.batching.pack import collate
+from motet.identity import prompt_digest
 from motet.protocols import Algorithm
 from motet.trainer.step import Mismatch, accumulate
 from motet.types import Batch, MicroBatch, Sample
@@ -22,16 +23,18 @@ def sample(old: Sequence[float], advantage: float, modality: str) -> Sample:
     """A prompt of two tokens and completions with the given log-probabilities."""
     num = 2 + len(old)
     mask = np.arange(num) >= 2
+    ids, positions = np.arange(num, dtype=np.int32), np.zeros((3, num), np.int32)
     return Sample(
         group_id=0,
-        token_ids=np.arange(num, dtype=np.int32),
-        positions=np.zeros((3, num), np.int32),
+        token_ids=ids,
+        positions=positions,
         loss_mask=mask,
         logprobs=np.array([0, 0, *old], np.float32),
         advantages=np.where(mask, np.float32(advantage), np.float32(0)),
         version=0,
         media=(),
-        digest="d",
+        digest=prompt_digest(ids[:2], positions[:, :2], ()),
+        num_prompt_tokens=2,
         modality=modality,
     )
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from motet import algorithms
 from motet.algorithms import ALGORITHMS, GRPO
 from motet.batching.pack import pack
+from motet.checkpoint import dcp
 from motet.config.schema import AlgorithmConfig
 from motet.models.attention import Packed
 from motet.models.qwen3_omni.render import Renderer
 from motet.models.qwen3_omni.thinker import Thinker
-from motet.trainer.torch_ import OPTIMIZER, PROGRESS, WEIGHTS, MasterWeights, TorchTrainer
+from motet.trainer.torch_ import MasterWeights, TorchTrainer
 from motet.types import Batch, Sample, StepResult
 
 MakeTrainer = Callable[..., TorchTrainer]
@@ -316,7 +317,7 @@ def test_the_first_step_after_start_and_after_resume_is_checked_and_no_other(
     right, wrong = batch(rollouts[:4]), batch(off_by(rollouts[:4], 1.0))
     step(trainer, right)
     assert step(trainer, wrong).metrics["mismatch/mean"] > 0.05
-    asyncio.run(trainer.save(tmp_path))
+    save(trainer, tmp_path)
     asyncio.run(trainer.load(tmp_path))
     with pytest.raises(ValueError, match="max_initial_mismatch"):
         step(trainer, wrong)
@@ -325,6 +326,13 @@ def test_the_first_step_after_start_and_after_resume_is_checked_and_no_other(
 
 
 # ---- save and load -----------------------------------------------------------------------------
+
+
+def save(trainer: TorchTrainer, folder: Path) -> None:
+    async def whole() -> None:
+        await (await trainer.save(folder))
+
+    asyncio.run(whole())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -342,7 +350,7 @@ def test_two_steps_equal_a_step_a_save_a_load_and_a_step_bit_for_bit(
 
     whole = make()
     step(whole, batch(rollouts[:8]))
-    asyncio.run(whole.save(tmp_path))
+    save(whole, tmp_path)
     at_save = [x.detach().clone() for x in state(whole)]
     last = step(whole, batch(rollouts[8:]))
 
@@ -362,38 +370,66 @@ def test_a_checkpoint_holds_the_master_weights_by_name_and_what_adam_remembers(
 ) -> None:
     trainer = make_trainer(dtype="bfloat16", max_initial_mismatch=1)
     step(trainer, batch(rollouts[:2]))
-    asyncio.run(trainer.save(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([WEIGHTS, OPTIMIZER, PROGRESS])
-    saved = load_file(tmp_path / WEIGHTS)
-    assert saved.keys() == trainer._policy.trained().keys()
-    assert {t.dtype for t in saved.values()} == {torch.float32}
-    kept = load_file(tmp_path / OPTIMIZER)
-    assert kept.keys() == {f"{name}/{entry}" for name in saved for entry in ("exp_avg", "exp_avg_sq", "step")}
+    save(trainer, tmp_path)
+    saved = dcp.census(tmp_path)
+    names = trainer._policy.trained()
+    assert saved.keys() == {"version"} | {
+        name
+        for n in names
+        for name in (f"weights/{n}", *(f"optimizer/{n}/{k}" for k in ("exp_avg", "exp_avg_sq", "step")))
+    }
+    assert {dtype for name, (_, dtype) in saved.items() if name != "version"} == {torch.float32}
+    written = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert trainer.state_bytes <= written <= 1.1 * trainer.state_bytes
+
+
+def test_what_is_learned_while_a_checkpoint_is_written_is_not_in_it(
+    make_trainer: MakeTrainer, rollouts: list[Sample], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        writing = await trainer.save(tmp_path)
+        await trainer.step(batch(rollouts[:2]))
+        await writing
+
+    trainer = make_trainer(optimizer={"lr": 1e-2})
+    before = {name: parameter.detach().clone() for name, parameter in trainer._policy.trained().items()}
+    asyncio.run(main())
+    saved = {name: torch.empty_like(tensor) for name, tensor in before.items()}
+    dcp.load_into({f"weights/{name}": tensor for name, tensor in saved.items()}, tmp_path)
+    assert all(torch.equal(saved[name], before[name]) for name in before)
+    assert not torch.equal(saved["lm_head.weight"], trainer._policy.trained()["lm_head.weight"])
+
+
+def write(tensors: dict[str, Tensor], folder: Path) -> None:
+    async def whole() -> None:
+        await dcp.begin(tensors, folder)
+
+    asyncio.run(whole())
 
 
 def drop(saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in saved.items() if name != "lm_head.weight"}
+    return {name: tensor for name, tensor in saved.items() if name != "weights/lm_head.weight"}
 
 
 def add(saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    return saved | {"lm_head.bias": torch.zeros(480)}
+    return saved | {"weights/lm_head.bias": torch.zeros(480)}
 
 
 def widen(saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    return saved | {"lm_head.weight": torch.zeros(500, 128)}
+    return saved | {"weights/lm_head.weight": torch.zeros(500, 128)}
 
 
 def narrow(saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    return saved | {"lm_head.weight": torch.zeros(1, 128)}  # which would copy into every row
+    return saved | {"weights/lm_head.weight": torch.zeros(1, 128)}  # which would copy into every row
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (drop, r"lm_head.weight \[480, 128\]"),
-        (add, r"lm_head.bias \[480\]"),
-        (widen, r"lm_head.weight \[480, 128\]"),
-        (narrow, r"lm_head.weight \[1, 128\]"),
+        (drop, r"weights/lm_head.weight \[480, 128\]"),
+        (add, r"weights/lm_head.bias \[480\]"),
+        (widen, r"weights/lm_head.weight \[480, 128\]"),
+        (narrow, r"weights/lm_head.weight \[1, 128\]"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused(
@@ -405,8 +441,11 @@ def test_a_checkpoint_of_another_model_is_refused(
 ) -> None:
     policy = Thinker(random_checkpoint)
     trainer = make_trainer(policy)
-    asyncio.run(trainer.save(tmp_path))
-    save_file(change(load_file(tmp_path / WEIGHTS)), tmp_path / WEIGHTS)
+    save(trainer, tmp_path)
+    saved = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in dcp.census(tmp_path).items()}
+    dcp.load_into(saved, tmp_path)
+    shutil.rmtree(tmp_path)
+    write(change(saved), tmp_path)
     before = weights(policy)
     with pytest.raises(ValueError, match=rf"of another model: {named}.*model\.path"):
         asyncio.run(trainer.load(tmp_path))

@@ -12,12 +12,23 @@ a tensor without storage they are the census.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 PREFIX = "thinker."
+
+
+def tied(config: Mapping[str, Any]) -> dict[str, str]:
+    """Released names of tensors that are others under a second name, by the folder's config.
+
+    >>> tied({"thinker_config": {"tie_word_embeddings": True}})
+    {'thinker.lm_head.weight': 'thinker.model.embed_tokens.weight'}
+    """
+    ties = config["thinker_config"].get("tie_word_embeddings", False)
+    return {f"{PREFIX}lm_head.weight": f"{PREFIX}model.embed_tokens.weight"} if ties else {}
 
 
 def to_released(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -10,8 +10,8 @@ The reference is `get_rope_index` of transformers, with two differences, in both
 - Text goes on after the highest position of a video and its sound; transformers looks at the last token alone. They
   differ where a frame is wider than its sound is long.
 - Where the seconds per frame pair give fractional positions, transformers keeps the fraction, in floats that a cast to
-  bfloat16 would ruin. Here it is cut off, in vLLM's arithmetic (seconds rounded to float32, then products in float64),
-  so that trainer and sampler hold the same integers.
+  bfloat16 would ruin. Here it is cut off, as in vLLM, so that trainer and sampler hold the same integers. The seconds
+  come from `timing.py`, rounded so that every arithmetic gives the same (this one is vLLM's for a float32 model).
 """
 
 from __future__ import annotations

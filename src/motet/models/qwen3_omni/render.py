@@ -9,23 +9,31 @@ joined ids equal those of one call over the whole text.
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from motet.config.schema import DataConfig
-from motet.data import media as media_module
-from motet.data.media import Audio, Image, MediaError, Video
+from motet.data import media
+from motet.data.media import Audio, Image, MediaError, Video, describe
+from motet.data.reference import Reach
+from motet.identity import features_hash, prompt_digest
 from motet.models.qwen3_omni.positions import positions
+from motet.models.qwen3_omni.timing import FRAMES_PER_PAIR, processor_fps, seconds_per_pair
 from motet.types import IntArray, MediaItem, MediaKind, MediaPart, Prompt, Skip, Task, TextPart
 
+logger = logging.getLogger(__name__)
+
 HOP_SAMPLES = 160  # of the mel spectrogram; the engine pads sound to a whole number of hops, so we do
+MIN_HOPS = 2  # its window reaches 200 samples beyond either end, mirrored, so a sound has to be longer than that
 LITERAL = re.compile("\ue000(\\d+)\ue001")  # private-use marks: stand for text that spells a special token
 
 
@@ -44,9 +52,15 @@ class Renderer:
         path: Hugging Face folder of the model.
         data: sampling and size settings of the media, and the length budget.
         base: folder that relative media paths start from, and may lie in where `data.media_roots` is empty.
+        load: decodes a clip, as `media.load` does.
+
+    `adjusted_rates` counts the videos with sound whose frames per second are not those that a silent video has, by
+    (that of the silent one, theirs).
     """
 
-    def __init__(self, path: Path | str, data: DataConfig, base: Path) -> None:
+    def __init__(
+        self, path: Path | str, data: DataConfig, base: Path, load: Callable[..., media.Media] = media.load
+    ) -> None:
         from transformers import AutoProcessor
 
         self.path = Path(path)
@@ -54,7 +68,9 @@ class Renderer:
         self.tokenizer = self.processor.tokenizer
         self.data = data
         self.base = base
-        self.roots = [Path(r) for r in data.media_roots]
+        self.reach = Reach.of(data, base)
+        self.load = load
+        self.adjusted_rates: Counter[tuple[float, float]] = Counter()
         self.config = json.loads((self.path / "config.json").read_text())["thinker_config"]
         p = self.processor
         self._pads: dict[MediaKind, str] = {"image": p.image_token, "video": p.video_token, "audio": p.audio_token}
@@ -68,6 +84,7 @@ class Renderer:
         """The same renderer for rows whose media paths start from another folder."""
         other = copy(self)
         other.base = base
+        other.reach = Reach.of(self.data, base)
         return other
 
     @property
@@ -94,7 +111,7 @@ class Renderer:
         `Skip`: nothing is ever cut.
         """
         try:
-            clips = [self._load(part) for part in task.media]
+            clips = [self.load(part, reach=self.reach, video=self.data.video) for part in task.media]
         except MediaError as error:
             raise MediaError(f"{task.source}: {error}") from error
         text, literals = self._template(task)
@@ -108,10 +125,7 @@ class Renderer:
             position_id_per_seconds=self.config["position_id_per_seconds"],
             spatial_merge_size=self.config["vision_config"]["spatial_merge_size"],
         )
-        return Prompt(token_ids=ids, positions=places, media=tuple(items), digest=_digest(ids, places, items))
-
-    def _load(self, part: MediaPart) -> Image | Audio | Video:
-        return media_module.load(part, base=self.base, roots=self.roots, video=self.data.video)
+        return Prompt(token_ids=ids, positions=places, media=tuple(items), digest=prompt_digest(ids, places, items))
 
     def _template(self, task: Task) -> tuple[str, list[str]]:
         """The templated conversation, with text that spells special tokens set aside."""
@@ -143,6 +157,8 @@ class Renderer:
             )
         for match, part, clip in zip(matches, task.media, clips, strict=True):
             token_ids += self._tokenize(text[cursor : match.start()], literals)
+            if isinstance(clip, Video):
+                self._note_rate(part, clip)
             piece = self._expand(match.group(), clip)
             items += self._items(piece, clip, part, start=len(token_ids))
             token_ids += piece.token_ids
@@ -155,24 +171,34 @@ class Renderer:
             literal = i % 2 == 1
             if part:
                 words = literals[int(part)] if literal else part
-                token_ids += self.tokenizer(words, split_special_tokens=literal, add_special_tokens=False)["input_ids"]
+                tokenizer = self._literal_tokenizer if literal else self.tokenizer
+                token_ids += tokenizer(words, split_special_tokens=literal, add_special_tokens=False)["input_ids"]
         return token_ids
+
+    @cached_property
+    def _literal_tokenizer(self) -> Any:
+        """Splitting special tokens is a state of the tokenizer, whatever its call says: where threads shared one, the
+        text of one row would be read in the way of another's."""
+        return deepcopy(self.tokenizer)
 
     def _expand(self, piece: str, clip: Image | Audio | Video) -> Piece:
         """Run the processor on one placeholder and its clip."""
         kwargs: dict[str, Any] = {}
+        timing: dict[str, np.ndarray] = {}
         if isinstance(clip, Image):
             kwargs["images"] = [clip.pixels]
             kwargs["images_kwargs"] = {"input_data_format": "channels_last", **_size(self.data.image)}
         elif isinstance(clip, Audio):
             kwargs["audio"] = [_whole_hops(clip.samples)]
         else:
+            seconds = seconds_per_pair(clip, self.data.video.fps)
+            timing = {"video_second_per_grid": np.array([seconds])}
             kwargs["videos"] = [clip.frames]
             kwargs["videos_kwargs"] = {
                 "input_data_format": "channels_last",
                 "do_sample_frames": False,
                 "cap_pixels_per_frame": False,
-                "fps": _sampled_fps(clip, self.data.video.fps),
+                "fps": processor_fps(seconds),
                 "use_audio_in_video": clip.audio is not None,
                 **_size(self.data.video),
             }
@@ -182,7 +208,26 @@ class Renderer:
         features = {name: np.asarray(value) for name, value in output.items()}
         token_ids = features.pop("input_ids")[0].tolist()
         features.pop("attention_mask")
-        return Piece(token_ids, features)
+        return Piece(token_ids, features | timing)
+
+    def _note_rate(self, part: MediaPart, clip: Video) -> None:
+        """Sampling is slower where there is sound, see `sample_frames`; say so, once for a pair of rates."""
+        config = self.data.video
+        if clip.audio is None or len(clip.times) == FRAMES_PER_PAIR:
+            return
+        most = (config.max_frames - config.max_frames % FRAMES_PER_PAIR) / clip.duration_seconds
+        silent = min(config.fps, clip.source_fps, most)
+        fps = FRAMES_PER_PAIR / seconds_per_pair(clip, config.fps)
+        if abs(fps - silent) <= 0.01 * silent:
+            return
+        rates = round(silent, 2), round(fps, 2)
+        self.adjusted_rates[rates] += 1
+        if self.adjusted_rates[rates] == 1:
+            logger.warning(
+                "%s: read at %g frames per second, not %g: with sound, pairs of frames are whole seconds apart",
+                describe(part.ref),
+                *reversed(rates),
+            )
 
     def _items(self, piece: Piece, clip: Image | Audio | Video, part: MediaPart, *, start: int) -> list[MediaItem]:
         """The clip as one item, or two where a video brings its sound."""
@@ -201,7 +246,7 @@ class Renderer:
                 MediaItem(
                     kind=kind,
                     content=content,
-                    hash=_hash(kind, tower),
+                    hash=features_hash(kind, tower),
                     spans=_runs(np.flatnonzero(ids == self._pad_ids[kind]) + start),
                     features={**tower, **timing},
                     raw=part.ref,
@@ -217,34 +262,12 @@ def _size(config: Any) -> dict[str, Any]:
     return {"size": {"shortest_edge": config.min_pixels, "longest_edge": config.max_pixels}}
 
 
-def _sampled_fps(clip: Video, wanted: float) -> float:
-    """Frames per second of the sampled frames, by their true times; a still has the rate that was asked for."""
-    seconds = float(clip.times[-1] - clip.times[0])
-    return (len(clip.times) - 1) / seconds if seconds > 0 else wanted
-
-
 def _whole_hops(samples: np.ndarray) -> np.ndarray:
-    return np.pad(samples, (0, -len(samples) % HOP_SAMPLES))
+    num_hops = max(MIN_HOPS, -(-len(samples) // HOP_SAMPLES))
+    return np.pad(samples, (0, num_hops * HOP_SAMPLES - len(samples)))
 
 
 def _runs(places: np.ndarray) -> tuple[tuple[int, int], ...]:
     """Positions -> (start, length) of each unbroken run."""
     breaks = np.flatnonzero(np.diff(places) != 1) + 1
     return tuple((int(run[0]), len(run)) for run in np.split(places, breaks))
-
-
-def _hash(kind: str, features: Mapping[str, np.ndarray]) -> str:
-    hasher = blake3(kind.encode())
-    for name in sorted(features):
-        array = np.ascontiguousarray(features[name])
-        hasher.update(f"{name}{array.dtype.str}{array.shape}".encode())
-        hasher.update(array.tobytes())
-    return hasher.hexdigest()
-
-
-def _digest(token_ids: np.ndarray, places: np.ndarray, items: Sequence[MediaItem]) -> str:
-    hasher = blake3(token_ids.tobytes())
-    hasher.update(places.tobytes())
-    for item in items:
-        hasher.update(f"{item.kind}{item.hash}{item.spans}".encode())
-    return hasher.hexdigest()

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from blake3 import blake3
 from torch import Tensor
 
 from motet.models.attention import NAME, Layout
-from motet.types import IntArray, MediaItem
+from motet.types import IntArray, MediaItem, MediaKind
 
 TOWERS = ("visual.", "audio_tower.")
 
@@ -35,6 +36,12 @@ class Thinker:
         self.module.requires_grad_(False)
         for parameter in self.trained().values():
             parameter.requires_grad_(True)
+        config = module.config
+        self._pad_ids: dict[MediaKind, int] = {
+            "image": config.image_token_id,
+            "video": config.video_token_id,
+            "audio": config.audio_token_id,
+        }
 
     @property
     def device(self) -> torch.device:
@@ -48,9 +55,22 @@ class Thinker:
     def vocab_size(self) -> int:
         return self.module.lm_head.weight.shape[0]
 
+    @property
+    def language(self) -> list[torch.nn.Module]:
+        return [self.module.model, self.module.lm_head]
+
+    @property
+    def layers(self) -> list[torch.nn.Module]:
+        return list(self.module.model.layers)
+
     def towers_fingerprint(self) -> str:
-        """Hash of the towers' weights: with the same fingerprint, the same clip has the same features."""
-        hasher = blake3()
+        """Hash of the towers' weights and of what else their outputs depend on.
+
+        With the same fingerprint, the same clip has the same features, in another process too.
+        """
+        hasher = blake3(f"{torch.__version__} {transformers.__version__} {self.device.type}".encode())
+        for tower in (self.module.visual, self.module.audio_tower):
+            hasher.update(tower.config.to_json_string().encode())
         for name, tensor in self.module.state_dict().items():
             if name.startswith(TOWERS):
                 hasher.update(name.encode())
@@ -107,7 +127,11 @@ class Thinker:
             layout: which token sees which.
 
         Returns: [T, H].
+
+        Raises ValueError where the clips' spans are not all placeholders of the row, and nothing else: embeddings of
+        bare placeholders mean nothing, and nobody would notice.
         """
+        self._check_covered(token_ids, media)
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)
         embeds = self.module.model.embed_tokens(ids)
         visual_mask, deepstack = None, None
@@ -136,6 +160,18 @@ class Thinker:
     def head(self, hidden: Tensor) -> Tensor:
         """[N, H] -> logits [N, vocab]."""
         return self.module.lm_head(hidden)
+
+    def _check_covered(self, token_ids: IntArray | Tensor, media: Sequence[MediaItem]) -> None:
+        ids = torch.as_tensor(token_ids).cpu().numpy()
+        for kind, pad in self._pad_ids.items():
+            spans = [np.arange(s, s + n) for item in media if item.kind == kind for s, n in item.spans]
+            pads, covered = np.flatnonzero(ids == pad), np.concatenate([np.empty(0, np.int64), *spans])
+            if bare := sorted({*pads.tolist()} - {*covered.tolist()}):
+                raise ValueError(
+                    f"token {bare[0]} of {len(ids)}: a placeholder of {kind} without features; a clip is lost"
+                )
+            if len(covered) != len(pads):
+                raise ValueError(f"{len(covered)} features of {kind} for {len(pads)} placeholders; spans are misplaced")
 
     def _places(self, item: MediaItem) -> Tensor:
         return torch.cat([torch.arange(s, s + n) for s, n in item.spans]).to(self.device)
