@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from motet import cli
 from motet.cli import main
 from motet.config.load import ConfigError, dump, load
+from motet.config.schema import DataConfig
 
 SETTINGS = ["run_dir=r", "model.path=model", "data.train=train.jsonl", "data.heldout=heldout.jsonl"]
 Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
@@ -97,21 +100,33 @@ def test_eval_checks_its_own_needs(stub: Callable[..., Calls], capsys: pytest.Ca
     assert capsys.readouterr().err.startswith("motet: error: --model = 'none': no such folder")
 
 
+def test_export_takes_a_step_or_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("last", "-1"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", "run", "out", f"--step={wrong}"])
+        assert "argument --step: should be a number of steps, or best" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "module", "function", "call"),
     [
-        (["export", "run", "out"], "motet.checkpoint.export", "export", ((Path("run"), Path("out")), {"step": None})),
         (
-            ["export", "run", "out", "--step", "20"],
+            ["export", "run", "out"],
             "motet.checkpoint.export",
             "export",
-            ((Path("run"), Path("out")), {"step": 20}),
+            ((Path("run"), Path("out")), {"step": None, "dtype": None, "read_back": True}),
         ),
         (
-            ["export", "run", "out", "--step", "best"],
+            ["export", "run", "--step", "20", "--no-verify", "out"],
             "motet.checkpoint.export",
             "export",
-            ((Path("run"), Path("out")), {"step": "best"}),
+            ((Path("run"), Path("out")), {"step": 20, "dtype": None, "read_back": False}),
+        ),
+        (
+            ["export", "run", "out", "--step", "best", "--dtype", "bfloat16"],
+            "motet.checkpoint.export",
+            "export",
+            ((Path("run"), Path("out")), {"step": "best", "dtype": "bfloat16", "read_back": True}),
         ),
         (["report", "run"], "motet.report.page", "write", ((Path("run"),), {})),
         (["tiny", "out"], "motet.models.qwen3_omni.tiny", "build", ((Path("out"),), {})),
@@ -122,6 +137,15 @@ def test_eval_checks_its_own_needs(stub: Callable[..., Calls], capsys: pytest.Ca
             ((Path("out"),), {"seed": 0, "warm_steps": 0}),
         ),
         (["data", "toy", "out"], "motet.data.toy", "write", ((Path("out"),), {})),
+        (
+            ["data", "convert", "chat", "in.json", "out.jsonl", "--media", "a", "--media", "b", "--heldout", "0.1"],
+            "motet.data.formats.convert",
+            "convert",
+            (
+                ("chat", Path("in.json"), Path("out.jsonl")),
+                {"media": [Path("a"), Path("b")], "strict": False, "heldout": 0.1},
+            ),
+        ),
         (
             ["data", "toy", "out", "--seed", "3", "--train", "20", "--heldout", "10"],
             "motet.data.toy",
@@ -142,6 +166,98 @@ def test_config_prints_what_a_run_would_use(capsys: pytest.CaptureFixture[str]) 
     assert main(["config", "recipe.toml", "algorithm.kind=rloo"]) == 0
     Path("printed.toml").write_text(capsys.readouterr().out)
     assert load(Path("printed.toml"), []) == load(None, [*SETTINGS, "steps=7", "algorithm.kind=rloo"])
+
+
+# ---- checking rows -----------------------------------------------------------------------------
+
+GOOD_ROW = '{"question": "Which?", "options": ["x", "y"], "answer": "A"}\n'
+OTHER_ROW = '{"question": "And which?", "options": ["x", "y"], "answer": "A"}\n'
+
+
+@pytest.mark.parametrize(
+    ("train", "heldout", "status", "last_line"),
+    [
+        (GOOD_ROW, OTHER_ROW, 0, "0 errors, 0 warnings"),
+        (GOOD_ROW + GOOD_ROW, OTHER_ROW, 0, "0 errors, 1 warning"),
+        (GOOD_ROW, "{\n", 1, "1 error, 0 warnings"),
+    ],
+)
+def test_data_check_answers_with_its_status(
+    capsys: pytest.CaptureFixture[str], train: str, heldout: str, status: int, last_line: str
+) -> None:
+    Path("train.jsonl").write_text(train)
+    Path("heldout.jsonl").write_text(heldout)
+    assert main(["data", "check", "train.jsonl", "--heldout", "heldout.jsonl"]) == status
+    printed = capsys.readouterr()
+    assert (printed.out.splitlines()[-1], printed.err) == (last_line, "")
+    assert main(["data", "check", "train.jsonl", "--heldout", "heldout.jsonl", "--json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert (found["num_errors"], len(found["findings"])) == (
+        int(last_line[0]),
+        found["num_errors"] + found["num_warnings"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "data", "model"),
+    [
+        (["train.jsonl"], {"heldout": None}, ""),
+        (["train.jsonl", "--heldout", "heldout.jsonl", "--model", "model"], {"heldout": "heldout.jsonl"}, "model"),
+        (["train.jsonl", "--json", "data.max_prompt_tokens=9"], {"heldout": None, "max_prompt_tokens": 9}, ""),
+        (["recipe.toml"], {"heldout": "heldout.jsonl"}, "model"),
+        (["recipe.toml", "data.max_prompt_tokens=9"], {"heldout": "heldout.jsonl", "max_prompt_tokens": 9}, "model"),
+        (["recipe.toml", "--heldout", "other.jsonl", "--model", "m"], {"heldout": "other.jsonl"}, "m"),
+        (["run"], {"heldout": "heldout.jsonl"}, "model"),
+    ],
+)
+def test_data_check_takes_rows_a_recipe_or_a_run(words: list[str], data: dict[str, Any], model: str) -> None:
+    Path("run").mkdir()
+    Path("run/config.toml").write_text(Path("recipe.toml").read_text())
+    config = cli._rows_config(cli._parse(["data", "check", *words]))
+    assert config.data == DataConfig(train="train.jsonl", **data)
+    assert config.model.path == model
+
+
+def test_data_check_measures_with_the_model(random_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.jsonl").write_text('{"question": "<think>?", "answer": "A"}\n')
+    words = ["data", "check", "train.jsonl", "--model", str(random_checkpoint), "--json"]
+    assert main([*words, "data.max_prompt_tokens=3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["files"][0]["tokens"]["text"]["num_rows"] == 1
+    assert found["files"][0]["tokens"]["text"]["min"] > 3
+    assert found["counts"] == {"too_long": 1, "literal_token": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["none.jsonl"], "data.train = 'none.jsonl': no such file; name your rows, or write toy ones: "),
+        (["train.jsonl"], "train.jsonl: holds no rows\n"),
+        (["train.jsonl", "--heldout", "train.jsonl"], "data.heldout = 'train.jsonl': is data.train too; "),
+        (["train.jsonl", "--model", "none"], "model.path = 'none': no such folder; name a Hugging Face model folder"),
+        (["train.jsonl", "heldout.jsonl"], "more than one recipe: train.jsonl, heldout.jsonl; "),
+    ],
+)
+def test_data_check_refuses_what_is_not_there(capsys: pytest.CaptureFixture[str], words: list[str], line: str) -> None:
+    assert main(["data", "check", *words]) == 2
+    (printed,) = capsys.readouterr().err.splitlines(keepends=True)
+    assert printed.startswith(f"motet: error: {line}")
+
+
+def test_data_check_looks_at_some_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.jsonl").write_text(GOOD_ROW + "{\n")
+    assert main(["data", "check", "train.jsonl", "--max-rows", "1"]) == 0
+    with pytest.raises(SystemExit) as caught:
+        main(["data", "check", "train.jsonl", "--max-rows", "0"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith("error: argument --max-rows: should be at least 1\n")
+
+
+def test_progress_is_one_line_that_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
+    for done in range(3):
+        cli._show_progress(Path("train.jsonl"), done, 2)
+    clear = "\r\033[K"
+    assert capsys.readouterr().err == f"{clear}train.jsonl: row 0 of 2{clear}train.jsonl: row 1 of 2{clear}"
 
 
 # ---- what goes wrong ---------------------------------------------------------------------------
