@@ -238,6 +238,8 @@ class Run:
             self.folder,
             num_steps=self.config.steps,
             tensorboard=self.config.metrics.tensorboard,
+            wandb=self.config.metrics.wandb,
+            about=self.config.model_dump(mode="json"),
             resume_step=self.resumed_step,
         )
 

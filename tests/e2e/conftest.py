@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.toml"
 Motet = Callable[..., subprocess.CompletedProcess[str]]
@@ -26,11 +28,15 @@ def motet() -> Motet:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory, motet: Motet) -> Path:
-    """A folder with `tiny/` (warmed up) and `toy/`."""
-    folder = tmp_path_factory.mktemp("world")
-    for words in (("tiny", folder / "tiny"), ("data", "toy", folder / "toy")):
-        done = motet(*words)
-        assert done.returncode == 0, done.stderr
+    """A folder with `tiny/` (warmed up) and `toy/`; processes that share out the tests share it too."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "world"
+    with FileLock(f"{folder}.lock"):
+        for words in (("tiny", folder / "tiny"), ("data", "toy", folder / "toy")):
+            if not (finished := folder / f"{words[0]}.finished").exists():
+                done = motet(*words)
+                assert done.returncode == 0, done.stderr
+                finished.touch()
     return folder
 
 

@@ -78,7 +78,7 @@ COMMANDS = [(page.name, command) for page in PAGES for command in commands(page.
 
 def test_commands_are_found() -> None:
     assert {name for name, _ in COMMANDS} >= {"README.md", "quickstart.md", "configuration.md"}
-    assert ("README.md", "motet train runs/tiny --resume                        # after an interruption") in COMMANDS
+    assert ("README.md", "motet export runs/tiny work/trained                   # a Hugging Face folder") in COMMANDS
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)

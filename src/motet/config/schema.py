@@ -195,6 +195,9 @@ class CheckpointConfig(Section):
 class MetricsConfig(Section):
     tensorboard: bool = True
     """Write TensorBoard events beside `metrics.jsonl`."""
+    wandb: str | None = None
+    """Project of Weights & Biases that metrics and settings are sent to; `pip install 'motet[wandb]'`. Unset: none.
+    `WANDB_MODE=offline` writes them into the run folder instead."""
     report_groups: int = Field(12, ge=0)
     """Groups shown in the report with their media."""
 

@@ -1,15 +1,16 @@
-"""Where metrics go: a line on the console per step, `metrics.jsonl`, TensorBoard; and alarms."""
+"""Where metrics go: a line on the console per step, `metrics.jsonl`, TensorBoard, Weights & Biases; and alarms."""
 
 from __future__ import annotations
 
 import json
 import math
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from motet.types import Group
 
@@ -43,6 +44,8 @@ class MetricsLog:
     per group that a step took, in order: `step`, `group`, the row's `task` and `source`, the prompt's `digest`, the
     oldest weight `version` and the `scores`. Every line is flushed.
 
+    `wandb` is a project of Weights & Biases, and `about` what the run there says of its settings.
+
     `resume_step` is the step of the checkpoint that the run goes on from: what was logged after it is dropped, as it
     will be logged anew. None starts a new run and drops all.
     """
@@ -53,12 +56,16 @@ class MetricsLog:
         *,
         num_steps: int,
         tensorboard: bool,
+        wandb: str | None = None,
+        about: Mapping[str, Any] | None = None,
         resume_step: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
         self._num_steps = num_steps
         self._tensorboard = tensorboard
+        self._wandb = wandb
+        self._about = about
         self._resume_step = resume_step
         self._clock = clock
         self._step = self._first_step = resume_step or 0
@@ -71,6 +78,7 @@ class MetricsLog:
             self._alarms = stack.enter_context(_reopen(self._folder / "alarms.jsonl", self._resume_step))
             self._groups = stack.enter_context(_reopen(self._folder / "groups.jsonl", self._resume_step))
             self._writer = self._open_tensorboard(stack) if self._tensorboard else None
+            self._run = self._open_wandb(stack, self._wandb) if self._wandb else None
             self._files = stack.pop_all()
         return self
 
@@ -91,6 +99,8 @@ class MetricsLog:
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step, walltime=now)
+        if self._run is not None:
+            self._run.log(values, step=step)
         print("  ".join((self._progress(step, now), *_fields(values))), flush=True)
 
     def groups(self, step: int, groups: Sequence[Group]) -> None:
@@ -125,6 +135,27 @@ class MetricsLog:
         writer = SummaryWriter(str(self._folder / "tensorboard"), purge_step=purge_step)
         stack.callback(writer.close)
         return writer
+
+    def _open_wandb(self, stack: ExitStack, project: str) -> Any:
+        """The run there has the name of the run folder; its id is kept, so that a resumed run goes on with it."""
+        try:
+            import wandb
+        except ImportError as error:
+            raise ValueError("metrics.wandb needs wandb: pip install 'motet[wandb]'") from error
+
+        id_file = self._folder / "wandb_id"
+        if self._resume_step is None or not id_file.exists():
+            id_file.write_text(secrets.token_hex(8))
+        run = wandb.init(
+            project=project,
+            name=self._folder.name,
+            id=id_file.read_text(),
+            resume="allow",
+            dir=self._folder,
+            config=dict(self._about or {}),
+        )
+        stack.callback(run.finish)
+        return run
 
 
 def _reopen(path: Path, last_step: int | None) -> TextIO:

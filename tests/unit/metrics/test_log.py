@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,43 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
         log.log(2, {"reward/mean": 0.9})
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("reward/mean")
     assert [(e.step, round(e.value, 6)) for e in events] == [(1, 0.25), (2, 0.9)]
+
+
+def leveldb_records(log: bytes) -> Iterator[bytes]:
+    """Records of less than a block, after the file's own header of 7 bytes: checksum, length, type, data."""
+    at = 0
+    while at < len(log):
+        _, length, kind = struct.unpack_from("<IHB", log, at)
+        assert kind == 1, "one chunk a record"
+        yield log[at + 7 : at + 7 + length]
+        at += 7 + length
+
+
+def test_weights_and_biases_gets_every_metric_and_a_resumed_run_goes_on_with_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for first, resume_step in ((1, None), (3, 2)):
+        log = MetricsLog(
+            tmp_path, num_steps=4, tensorboard=False, wandb="motet-test", about={"seed": 5}, resume_step=resume_step
+        )
+        with log:
+            for step in (first, first + 1):
+                log.log(step, {"reward/mean": step / 4})
+    runs, history = [], []
+    for path in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
+        for data in leveldb_records(path.read_bytes()[7:]):
+            record = Record()
+            record.ParseFromString(data)
+            if record.HasField("run"):
+                config = {item.key: item.value_json for item in record.run.config.update}
+                runs.append((record.run.project, record.run.run_id, config["seed"]))
+            if record.HasField("history"):
+                items = {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
+                history.append((items["_step"], items["reward/mean"]))
+    assert history == [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)]
+    assert {(project, seed) for project, _, seed in runs} == {("motet-test", "5")}
+    assert {run_id for _, run_id, _ in runs} == {(tmp_path / "wandb_id").read_text()}
