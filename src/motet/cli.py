@@ -55,9 +55,9 @@ def run_train(args: argparse.Namespace) -> None:
     config = _config(args.words)
     check(config)
 
-    from motet import build
+    from motet import run
 
-    build.train(config, resume=args.resume)
+    run.train(config, resume=args.resume)
 
 
 def run_eval(args: argparse.Namespace) -> None:
@@ -66,9 +66,9 @@ def run_eval(args: argparse.Namespace) -> None:
     config = _config(args.words)
     check_evaluation(config, args.model)
 
-    from motet import build
+    from motet import run
 
-    build.evaluate(config, model=args.model, blind=args.blind)
+    run.evaluate(config, model=args.model, blind=args.blind)
 
 
 def run_export(args: argparse.Namespace) -> None:

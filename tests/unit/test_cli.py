@@ -69,20 +69,20 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
     ],
 )
 def test_train(stub: Callable[..., Calls], words: list[str], steps: int, resume: bool) -> None:
-    calls = stub("motet.build", "train")
+    calls = stub("motet.run", "train")
     assert main(["train", *words]) == 0
     assert calls == [((load(None, [*SETTINGS, f"steps={steps}"]),), {"resume": resume})]
 
 
 def test_train_checks_before_it_builds(stub: Callable[..., Calls], capsys: pytest.CaptureFixture[str]) -> None:
-    calls = stub("motet.build", "train")
+    calls = stub("motet.run", "train")
     assert main(["train", "recipe.toml", "rollout.group_size=1"]) == 2
     assert calls == []
     assert capsys.readouterr().err.startswith("motet: error: rollout.group_size = 1: should be at least 2")
 
 
 def test_eval_takes_a_recipe_or_a_run(stub: Callable[..., Calls]) -> None:
-    calls = stub("motet.build", "evaluate")
+    calls = stub("motet.run", "evaluate")
     Path("runs/lr=1e-3").mkdir(parents=True)
     Path("runs/lr=1e-3/config.toml").write_text(dump(load(None, [*SETTINGS, "steps=9"])))
     assert main(["eval", "recipe.toml"]) == 0
@@ -94,7 +94,7 @@ def test_eval_takes_a_recipe_or_a_run(stub: Callable[..., Calls]) -> None:
 
 
 def test_eval_checks_its_own_needs(stub: Callable[..., Calls], capsys: pytest.CaptureFixture[str]) -> None:
-    calls = stub("motet.build", "evaluate")
+    calls = stub("motet.run", "evaluate")
     assert main(["eval", "recipe.toml", "--model", "none"]) == 2
     assert calls == []
     assert capsys.readouterr().err.startswith("motet: error: --model = 'none': no such folder")
@@ -298,7 +298,7 @@ BAD_ROW = ValueError("train.jsonl:3: no such media file 'a.png'")
 def test_a_users_error_is_its_line(
     stub: Callable[..., Calls], capsys: pytest.CaptureFixture[str], error: Exception, line: str
 ) -> None:
-    stub("motet.build", "train", error)
+    stub("motet.run", "train", error)
     assert main(["train", "recipe.toml"]) == 2
     assert capsys.readouterr().err == f"motet: error: {line}\n"
 
@@ -313,7 +313,7 @@ def test_a_users_error_is_its_line(
     ],
 )
 def test_our_error_is_a_traceback(stub: Callable[..., Calls], error: Exception) -> None:
-    stub("motet.build", "train", error)
+    stub("motet.run", "train", error)
     with pytest.raises(type(error)) as caught:
         main(["train", "recipe.toml"])
     assert caught.value is error
@@ -323,7 +323,7 @@ def test_the_traceback_of_a_mistake_on_demand(
     stub: Callable[..., Calls], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MOTET_TRACEBACK", "1")
-    stub("motet.build", "train", BAD_ROW)
+    stub("motet.run", "train", BAD_ROW)
     assert main(["train", "recipe.toml"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
@@ -331,7 +331,7 @@ def test_the_traceback_of_a_mistake_on_demand(
 
 
 def test_an_interrupt_is_130_without_traceback(stub: Callable[..., Calls], capsys: pytest.CaptureFixture[str]) -> None:
-    stub("motet.build", "train", KeyboardInterrupt())
+    stub("motet.run", "train", KeyboardInterrupt())
     assert main(["train", "recipe.toml"]) == 130
     assert capsys.readouterr().err == "motet: interrupted\n"
 

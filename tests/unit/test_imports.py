@@ -19,7 +19,7 @@ LAYERS = (
     {"algorithms", "batching", "rewards", "data", "models", "features", "wire"},
     {"rollout", "trainer", "weights", "checkpoint", "metrics"},
     {"runtime", "eval", "report"},
-    {"buffer", "loop", "build"},
+    {"buffer", "loop", "build", "run"},
     {"cli"},
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}

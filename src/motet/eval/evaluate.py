@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,11 +67,12 @@ class Evaluation:
 
 
 async def evaluate(
-    tasks: Sequence[Task], *, render: Render, engine: Engine, reward: Reward, max_tokens: int
+    tasks: Sequence[Task], *, render: Render, engine: Engine, reward: Reward, max_tokens: int, num_threads: int = 1
 ) -> Evaluation:
-    """Ask every task once, greedily. Raises what a row, the engine or the reward raises."""
-    rendered = [(task, render(task)) for task in tasks]
-    asked = [(task, prompt) for task, prompt in rendered if isinstance(prompt, Prompt)]
+    """Ask every task once, greedily. `num_threads` render. Raises what a row, the engine or the reward raises."""
+    with ThreadPoolExecutor(num_threads) as threads:
+        prompts = list(threads.map(render, tasks))
+    asked = [(task, prompt) for task, prompt in zip(tasks, prompts, strict=True) if isinstance(prompt, Prompt)]
     sampling = Sampling(max_tokens=max_tokens, temperature=0.0)
 
     async def ask(task: Task, prompt: Prompt) -> float:
