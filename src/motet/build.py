@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from motet.config.schema import DataConfig, FeaturesConfig, RunConfig
+from motet.config.schema import DataConfig, FeaturesConfig, LoraConfig, RunConfig
 from motet.data.decode import Decoder
 from motet.data.media import Media, MediaError
 from motet.features.store import FeatureStore
@@ -43,14 +43,16 @@ def decoder(data: DataConfig) -> Decoder:
     )
 
 
-def sampler(config: RunConfig, model: Path, base: Path, load_media: Callable[..., Media]) -> Sampler:
+def sampler(
+    config: RunConfig, model: Path, base: Path, load_media: Callable[..., Media], *, lora: LoraConfig | None = None
+) -> Sampler:
     """Load the model and put the embedded engine on it."""
     transformers.utils.logging.disable_progress_bar()
     spec = spec_of(model)
     device = config.model.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    thinker = spec.policy(model, DTYPES[config.model.dtype], device)
+    thinker = spec.policy(model, DTYPES[config.model.dtype], device, lora)
     features = _features(config.features, thinker)
     renderer = spec.renderer(model, config.data, base, load_media)
     engine = EmbeddedEngine(

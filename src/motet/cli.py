@@ -74,7 +74,10 @@ def run_eval(args: argparse.Namespace) -> None:
 def run_export(args: argparse.Namespace) -> None:
     from motet.checkpoint import export
 
-    export.export(args.run, args.out, step=args.step, dtype=args.dtype, read_back=args.read_back)
+    if args.adapter:
+        export.export_adapter(args.run, args.out, step=args.step)
+    else:
+        export.export(args.run, args.out, step=args.step, dtype=args.dtype, read_back=args.read_back)
     print(f"wrote {args.out}")
 
 
@@ -249,6 +252,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--dtype", choices=("float32", "bfloat16"), metavar="DTYPE", help=does)
     does = "do not read weights and logits back"
     sub.add_argument("--no-verify", dest="read_back", action="store_false", help=does)
+    does = "write the adapters of a run with trainer.lora as a peft folder; without it they are merged"
+    sub.add_argument("--adapter", action="store_true", help=does)
 
     sub = command("report", run_report, "write the HTML report of a run")
     sub.add_argument("run", type=Path, metavar="RUN", help="run folder")

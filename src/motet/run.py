@@ -65,7 +65,7 @@ class Run:
         rows = Rows(config.data.train)
         self.decoder = build.decoder(config.data)
         load_media = Quarantine(self.decoder, self.folder / "quarantine.jsonl")
-        self.sampler = build.sampler(config, Path(config.model.path), rows.base, load_media)
+        self.sampler = build.sampler(config, Path(config.model.path), rows.base, load_media, lora=config.trainer.lora)
         self.source = TaskSource(rows, seed=config.seed, shuffle=config.data.shuffle, on_bad_row=config.data.on_bad_row)
         self.reward = rewards.build(config.reward)
         self.algorithm = algorithms.build(config.algorithm, max_tokens=config.rollout.max_tokens)

@@ -106,7 +106,7 @@ class MediaItem:
 
     A 64x64 image in patches of 16, merged 2x2, four tokens from position 5 on:
 
-        MediaItem(kind="image", content="9c1...", hash="4f0...", spans=((5, 4),),
+        MediaItem(kind="image", content="9c1...", hash="9c1...-4f0...", spans=((5, 4),),
                   features={"pixel_values": f32[16, 1536], "image_grid_thw": i64[1, 3]}, raw="media/00017.png")
     """
 
@@ -114,7 +114,7 @@ class MediaItem:
     content: str
     """Hash of the decoded media and its timing: what splits and duplicates go by."""
     hash: str
-    """Hash of the feature bytes: the identity in the feature store and at the engine."""
+    """Of what the tower reads, `motet.identity.features_hash`: the identity in the feature store and at the engine."""
     spans: tuple[tuple[int, int], ...]
     """(start, length) ranges of the prompt; several where the sound of a video interleaves with its frames."""
     features: Mapping[str, NDArray[Any]]

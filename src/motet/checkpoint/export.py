@@ -14,6 +14,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ from motet.checkpoint.folder import INDEX, SHARD_BYTES, NewTensorFolder, TensorF
 from motet.checkpoint.store import CheckpointStore
 from motet.checkpoint.tensor_file import census_bytes
 from motet.config.load import load
+from motet.config.schema import LoraConfig
+from motet.models import lora
 from motet.models.spec import spec_of
 from motet.weights.source import Census, ToReleased
 
@@ -56,7 +59,9 @@ def export(
     store = CheckpointStore(run / "checkpoints", keep_last=config.checkpoint.keep_last)
     checkpoint = store.path(_choose(store, step))
     base = Path(config.model.path)
-    source = Released(lambda: trained(checkpoint), spec_of(base).to_released)
+    adapters = config.trainer.lora
+    weights = partial(trained, checkpoint) if adapters is None else partial(adapted, checkpoint, base, adapters)
+    source = Released(weights, spec_of(base).to_released)
     write_folder(source, base=base, out=out, dtype=dtype, read_back=read_back)
     return out
 
@@ -83,12 +88,35 @@ def _choose(store: CheckpointStore, step: int | Literal["best"] | None) -> int:
 def trained(checkpoint: Path) -> Iterator[tuple[str, Tensor]]:
     """The weights in a checkpoint, by their names in the module, in float32, one in memory at a time.
 
-    Another kind of checkpoint has its own function in this place. One that holds adapters alone yields what they
-    change: each tensor whole, merged in float32 with the base's (`TensorFolder.read` of its released names). It is
-    called anew for each pass (writing, reading back twice), and what it yields must be the same bits in each.
+    It is called anew for each pass (writing, reading back twice).
     """
     for name, tensor in dcp.stream(checkpoint, lambda name: name.startswith(WEIGHTS)):
         yield name.removeprefix(WEIGHTS), tensor
+
+
+def adapted(checkpoint: Path, base: Path, config: LoraConfig) -> Iterator[tuple[str, Tensor]]:
+    """What the adapters in a checkpoint change: the base's tensors, by their names in the module, with them merged."""
+    weights, spec = TensorFolder(base), spec_of(base)
+
+    def read(name: str, tensor: Tensor) -> None:
+        spec.from_released(name, tensor, weights.read)
+
+    return lora.merged(trained(checkpoint), config, read)
+
+
+def export_adapter(run: Path, out: Path, step: int | Literal["best"] | None = None) -> Path:
+    """Write the adapters of a checkpoint as a folder that peft loads onto the base model of the run. Raises ValueError
+    where the run trains no adapters, or as `export` does."""
+    config = load(run / "config.toml")
+    if config.trainer.lora is None:
+        raise ValueError(f"{run}: trains no adapters (trainer.lora is unset); export it without --adapter")
+    _check_vacant(out)
+    store = CheckpointStore(run / "checkpoints", keep_last=config.checkpoint.keep_last)
+    base = Path(config.model.path)
+    targets = spec_of(base).lora_targets(config.trainer.lora)
+    factors = dict(trained(store.path(_choose(store, step))))
+    lora.write_peft_folder(factors, config.trainer.lora, targets, out, base=base)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,8 +161,20 @@ class OptimizerConfig(Section):
     """Where the schedule ends, as a share of the peak."""
 
 
+class LoraConfig(Section):
+    rank: int = Field(16, ge=1)
+    """Of the two factors of each adapter."""
+    alpha: float = Field(32.0, gt=0)
+    """Adapters count alpha / rank times."""
+    targets: tuple[Literal["attention", "experts"], ...] = Field(("attention",), min_length=1)
+    """What they are put on: the four projections of attention, the three of every expert."""
+
+
 class TrainerConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoraConfig | None = None
+    """Train low-rank adapters and leave the model's own weights as they are. Needs `pip install 'motet[lora]'`.
+    Unset: train all but the towers."""
     row_tokens: int = Field(8192, ge=1)
     """Length of a packed row; a longer sample gets a row of its own."""
     vocab_chunk_tokens: int = Field(1024, ge=1)

@@ -266,9 +266,7 @@ class _Examination:
 def _identity(clip: Media) -> bytes:
     """Hash of what is seen or heard. A video is the same whether or not its sound is heard, if that does not change
     which frames are seen."""
-    if isinstance(clip, Video):
-        return _hash(str(clip.frames.shape).encode(), np.ascontiguousarray(clip.frames).data)
-    return bytes.fromhex(clip.content)[:16]
+    return bytes.fromhex(clip.picture if isinstance(clip, Video) else clip.content)[:16]
 
 
 def _said(task: Task, clips: Sequence[bytes]) -> Iterator[bytes]:

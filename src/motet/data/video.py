@@ -46,7 +46,7 @@ class Video:
     """The sampled frames of a clip. Ten frames at 5 fps, of which four were asked for:
 
     Video(frames=u8[4, H, W, 3], times=[0.0, 0.6, 1.2, 1.8], indices=[0, 3, 6, 9],
-          duration_seconds=2.0, source_fps=5.0, audio=None, content="5e1...")
+          duration_seconds=2.0, source_fps=5.0, audio=None, picture="b20...", content="5e1...")
     """
 
     frames: NDArray[np.uint8]
@@ -61,6 +61,8 @@ class Video:
     """Mean over the whole clip."""
     audio: Audio | None
     """The sound track where the row asks for it; its first sample belongs to the first frame."""
+    picture: str
+    """Hash of the frames."""
     content: str
     """Hash of the frames, their times and the sound."""
 
@@ -98,6 +100,7 @@ def read_video(source: Any, *, use_audio: bool, fps: float, max_frames: int) -> 
         raise MediaError('has no sound track; give {"audio"} beside its frames or set use_audio to false')
     audio = read_audio(sound, picture_start_seconds=start_seconds) if use_audio else None
     microseconds = np.round(times[indices] * 1e6).astype(np.int64)
+    picture = content_hash("video", frames)
     return Video(
         frames=frames,
         times=times[indices],
@@ -105,7 +108,8 @@ def read_video(source: Any, *, use_audio: bool, fps: float, max_frames: int) -> 
         duration_seconds=duration_seconds,
         source_fps=len(times) / duration_seconds,
         audio=audio,
-        content=content_hash("video", frames, microseconds.tobytes(), audio.content.encode() if audio else b""),
+        picture=picture,
+        content=content_hash("video", microseconds, picture.encode(), audio.content.encode() if audio else b""),
     )
 
 

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 SUFFIX = ".features.safetensors"
 """Nothing else in the folder is ever read, counted or deleted."""
 DRAFT = ".features.draft"
+STALE_SECONDS = 3600
+"""A draft of this age has lost its writer."""
 LOOKS = 16
 """A process looks at the folder again after it wrote this part of the bound."""
 
@@ -33,7 +35,7 @@ class FeatureFolder:
     """At most `capacity_bytes` of tensors by name, safe to use from several threads and processes.
 
     Where they run out, the files that were read or written longest ago are deleted. N processes that write at once
-    may pass the bound by (N - 1) / 16 of it, since each makes room ahead.
+    may pass the bound by (N - 1) / 16 of it (or N - 1 files that are larger), since each makes room ahead.
     """
 
     def __init__(self, path: Path, *, capacity_bytes: int) -> None:
@@ -95,7 +97,7 @@ class FeatureFolder:
             self._room_bytes -= num_bytes
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """When last used, size and path. Drafts are among them, as a process that was killed leaves its own."""
+        """When last used, size and path; of drafts those that a killed process has left."""
         files = []
         for path in self._path.iterdir():
             if path.name.endswith((SUFFIX, DRAFT)):
@@ -103,6 +105,8 @@ class FeatureFolder:
                     stat = path.stat()
                 except FileNotFoundError:  # another process was faster
                     continue
+                if path.name.endswith(DRAFT) and time.time() - stat.st_mtime < STALE_SECONDS:
+                    continue  # being written, in room that its writer has made
                 files.append((stat.st_mtime_ns, stat.st_size, path))
         return files
 

@@ -21,6 +21,14 @@ class Policy(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def language(self) -> Sequence[torch.nn.Module]:
+        """The modules of the language model, which is all but the towers."""
+
+    @property
+    def layers(self) -> Sequence[torch.nn.Module]:
+        """Its decoder layers, in order."""
+
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that learn, by name."""
 

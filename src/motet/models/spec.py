@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from motet.config.schema import LoraConfig
+from motet.models.lora import Targets
 from motet.models.policy import Policy
 from motet.models.qwen3_omni import names
 from motet.models.qwen3_omni.render import Renderer
@@ -22,20 +24,31 @@ class ModelSpec:
     renderer: Callable[..., Renderer]
     """(model folder, DataConfig, folder that media paths start from, what decodes) -> rows to prompts. By default
     `media.load` decodes."""
-    policy: Callable[[Path, torch.dtype, str], Policy]
-    """(model folder, dtype, device) -> the module that samples and learns."""
+    policy: Callable[..., Policy]
+    """(model folder, dtype, device, LoraConfig or None) -> the module that samples and learns."""
     to_released: Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]
     """One parameter in memory -> the tensors of the released checkpoint that it stands for."""
+    from_released: Callable[[str, Tensor, Callable[[str], Tensor]], None]
+    """(name in memory, tensor to fill, reader of released tensors)."""
+    lora_targets: Callable[[LoraConfig], Targets]
+    """What the adapters of a run are put on."""
     tied: Callable[[Mapping[str, Any]], dict[str, str]]
     """Config of a released checkpoint -> its tensors that are others under a second name."""
 
 
-def _policy(path: Path, dtype: torch.dtype, device: str) -> Policy:
-    return Thinker(path, dtype=dtype, device=device)
+def _policy(path: Path, dtype: torch.dtype, device: str, lora: LoraConfig | None = None) -> Policy:
+    return Thinker(path, dtype=dtype, device=device, lora=lora)
 
 
 SPECS = {
-    "qwen3_omni_moe": ModelSpec(renderer=Renderer, policy=_policy, to_released=names.to_released, tied=names.tied),
+    "qwen3_omni_moe": ModelSpec(
+        renderer=Renderer,
+        policy=_policy,
+        to_released=names.to_released,
+        from_released=names.from_released,
+        lora_targets=names.lora_targets,
+        tied=names.tied,
+    ),
 }
 
 

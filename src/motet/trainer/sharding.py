@@ -28,7 +28,10 @@ WRITE_DEADLINE = timedelta(minutes=30)
 
 
 class Ranks:
-    """The processes of the default process group, or this one alone. All of them make it together."""
+    """The processes of the default process group, or this one alone. All of them make it together.
+
+    On CUDA the group needs a backend for the host, too: `cpu:gloo,cuda:nccl`. Its time-out ends every wait of a step.
+    """
 
     def __init__(self) -> None:
         self.num = dist.get_world_size() if dist.is_initialized() else 1
@@ -53,9 +56,9 @@ class Ranks:
 class Gathered(torch.nn.Module):
     """Runs what uses a policy, with the policy's tensors there: `gathered(compute)` is `compute()`.
 
-    The towers stay whole on every rank. Each decoder layer is a unit. Embedding, last norm and head are one more,
-    there from the first to the last line of `compute`: the head runs once a chunk of labels, and ranks have different
-    numbers of them.
+    The towers stay whole on every rank. Each decoder layer is a unit. Embedding, last norm and head are one together,
+    there from the first to the last line of `compute`: the head runs once for each chunk of labels, and if it were a
+    unit of its own, ranks with different numbers of chunks would wait for each other for ever.
     """
 
     def __init__(self, policy: Policy, ranks: Ranks) -> None:

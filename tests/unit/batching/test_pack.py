@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,26 @@ def test_the_spans_of_clips_move_along() -> None:
     assert [item.spans for item in micro.media] == [((1, 1),), ((5, 2), (8, 1)), ((7, 1),)]
     assert film.spans == ((0, 2), (3, 1))
     assert [item.hash for item in micro.media] == ["h", "h", "h"]
+
+
+def test_each_sample_keeps_what_proves_it() -> None:
+    first, second = replace(sample([5, 6, 33]), group_id=4, digest="one"), replace(sample([5, 2]), digest="two")
+    micro = collate([first, second])
+    assert (micro.group_ids, micro.digests, micro.num_prompt_tokens) == ((4, 0), ("one", "two"), (2, 1))
+
+
+def test_experts_of_a_row_are_laid_side_by_side_where_all_samples_have_them() -> None:
+    """i16[L, layers, k]: here 2 layers and 1 expert."""
+    with_experts = [
+        replace(s, experts=np.arange(2 * len(s.token_ids), dtype=np.int16).reshape(-1, 2, 1))
+        for s in (sample([5, 6, 33]), sample([5, 2]))
+    ]
+    experts = collate(with_experts).experts
+    assert experts is not None and experts.dtype == np.int16
+    assert experts[:, :, 0].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3]]
+    assert collate([with_experts[0], sample([5, 2])]).experts is None
+    assert collate([sample([5, 2])]).experts is None
+    assert collate([]).experts is None
 
 
 def test_a_row_that_only_fills_up_is_empty() -> None:

@@ -49,6 +49,7 @@ def test_one_sample_per_completion() -> None:
     assert first.advantages.tolist() == [0, 0, 0, 0.75, 0.75]
     assert first.positions.tolist() == [[0, 1, 3, 4, 5], [0, 1, 3, 4, 5], [0, 2, 3, 4, 5]]
     assert (first.group_id, first.version, first.digest, first.modality) == (7, 4, "d", "image")
+    assert (first.num_prompt_tokens, second.num_prompt_tokens) == (3, 3)
     assert first.media == (CLIP,)
 
     assert second.token_ids.tolist() == [5, 6, 7, 40, 41, 2]

@@ -29,7 +29,14 @@ def get(cache: ClipCache, name: str) -> tuple[Media, bool]:
 def test_bytes_of_a_clip_are_those_of_all_its_arrays() -> None:
     frames, times, indices = np.zeros((2, 10, 10, 3), np.uint8), np.zeros(2), np.zeros(2, np.int64)
     video = Video(
-        frames=frames, times=times, indices=indices, duration_seconds=1, source_fps=2, audio=sound(), content=""
+        frames=frames,
+        times=times,
+        indices=indices,
+        duration_seconds=1,
+        source_fps=2,
+        audio=sound(),
+        picture="",
+        content="",
     )
     assert (num_bytes(image()), num_bytes(sound()), num_bytes(video)) == (300, 400, 600 + 16 + 16 + 400)
 

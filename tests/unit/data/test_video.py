@@ -270,6 +270,18 @@ def test_the_sound_track_comes_along_only_when_asked_for(
     assert load_audio(path, tmp_path).content == heard.audio.content
 
 
+def test_times_and_sound_are_in_the_content_and_not_in_the_picture(load_video: Callable[..., Video]) -> None:
+    sound = {"array": tone(16_000), "sampling_rate": 16_000}
+    frames = gray_frames(4)
+    clip = load_video({"frames": frames, "fps": 2, "audio": sound})
+    heard = load_video({"frames": frames, "fps": 2, "audio": sound}, use_audio=True)
+    slow = load_video({"frames": frames, "fps": 1})
+    other = load_video({"frames": frames + np.uint8(1), "fps": 2})
+    assert [len(c.frames) for c in (clip, heard, slow, other)] == [4] * 4
+    assert clip.picture == heard.picture == slow.picture != other.picture
+    assert len({c.content for c in (clip, heard, slow, other)}) == 4
+
+
 def test_a_clip_without_sound_names_the_remedy(
     tmp_path: Path, load_video: Callable[..., Video], write_video: Callable[..., Path]
 ) -> None:

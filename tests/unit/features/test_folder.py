@@ -118,13 +118,14 @@ def test_what_is_larger_than_the_folder_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_large_folder_is_looked_at_seldom_and_keeps_its_bound(tmp_path: Path) -> None:
-    """With 48 files it looks after every third, and has made room ahead."""
+    """With room for 48 files it looks at every third, and makes room for three."""
     path = tmp_path / "store"
     bound = room(48, tmp_path)
     folder = FeatureFolder(path, capacity_bytes=bound)
     for i in range(60):
         folder.write(f"{i:02}", tensor(0))
         assert folder.num_bytes() <= bound
+        assert len(names(path)) == (i + 1 if i < 48 else 46 + i % 3)
     assert names(path) == [f"{i:02}" for i in range(12, 60)]
 
 
@@ -135,8 +136,9 @@ def test_files_of_others_are_never_touched_and_old_drafts_go(tmp_path: Path) -> 
     (path / f"killed{DRAFT}").write_bytes(bytes(64))
     for file in path.iterdir():
         os.utime(file, (0, 0))
+    (path / f"being written{DRAFT}").write_bytes(bytes(64))
     folder.write("a", tensor(0))
-    assert names(path) == ["a", "model.safetensors"]
+    assert names(path) == ["a", f"being written{DRAFT}", "model.safetensors"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

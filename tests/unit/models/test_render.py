@@ -18,7 +18,7 @@ import pytest
 from motet.config.schema import DataConfig, ImageConfig, VideoConfig
 from motet.data import media
 from motet.data.rows import Rows
-from motet.models.qwen3_omni.render import Renderer
+from motet.models.qwen3_omni.render import Renderer, SpecialTokens
 from motet.types import MediaPart, Message, Prompt, Skip, Task, TextPart
 
 QUESTION = TextPart(text="Which option?")
@@ -311,6 +311,20 @@ def test_threads_that_share_a_renderer_read_text_each_in_its_own_way(render: Ren
     with ThreadPoolExecutor(4) as threads:
         prompts = list(threads.map(render, rows * 100))
     assert [prompt.token_ids.tolist() for prompt in prompts if isinstance(prompt, Prompt)] == expected * 100
+
+
+def test_runs_of_special_tokens_are_what_the_tokenizer_makes_of_them(render: Renderer) -> None:
+    tokens = sorted(render.tokenizer.get_added_vocab())
+    texts = ["".join(token * (i % 4 + 1) for i, token in enumerate(tokens)), tokens[0] * 1000, ""]
+    expected = render.tokenizer(texts)["input_ids"]
+    assert SpecialTokens(render.tokenizer)(texts) == {"input_ids": expected}
+    assert [len(ids) for ids in expected] == [sum(i % 4 + 1 for i in range(len(tokens))), 1000, 0]
+
+
+@pytest.mark.parametrize("text", ["red<|image_pad|>", "<|image_pad|> <|image_pad|>", "<|image_pad|>\n"])
+def test_a_placeholder_that_expands_to_other_text_is_not_read(render: Renderer, text: str) -> None:
+    with pytest.raises(AssertionError, match="expands to other text"):
+        SpecialTokens(render.tokenizer)([text])
 
 
 def test_sampling_is_kept_from_media_tokens(render: Renderer) -> None:

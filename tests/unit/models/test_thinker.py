@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,7 @@ from motet.batching.samples import extend_positions
 from motet.data import toy
 from motet.models.attention import Decode, Packed, Prefill
 from motet.models.qwen3_omni.thinker import Thinker
-from motet.types import MediaItem, MediaPart, Message, Prompt, Task
+from motet.types import MediaItem, MediaKind, MediaPart, Message, Prompt, Task
 
 if TYPE_CHECKING:
     from motet.features.store import FeatureStore
@@ -184,6 +187,51 @@ def test_every_clip_stands_at_its_own_place(thinker: Thinker, sequences: dict[st
             assert distance(before[start], after[start]) > 1e-2
 
 
+PADS: dict[str, MediaKind] = {"image_audio": "image", "audio_pitch": "audio", "video_agree": "video"}
+
+
+@pytest.mark.parametrize("kind", PADS)
+def test_placeholders_without_features_are_refused(
+    thinker: Thinker, prompts: dict[str, Prompt], features: FeatureStore, kind: str
+) -> None:
+    prompt, lost = prompts[kind], PADS[kind]
+    clip = next(item for item in prompt.media if item.kind == lost)
+    kept = [item for item in prompt.media if item is not clip]
+    layout = Packed([0, len(prompt.token_ids)])
+    said = rf"token {clip.spans[0][0]} of {len(prompt.token_ids)}: a placeholder of {lost} without features"
+    with pytest.raises(ValueError, match=said):
+        thinker.hidden(prompt.token_ids, prompt.positions, kept, features(kept), layout)
+    ids = np.where(prompt.token_ids == prompt.token_ids[clip.spans[0][0]], 5, prompt.token_ids)
+    thinker.hidden(ids, prompt.positions, kept, features(kept), layout)  # it was those alone
+
+
+def test_one_placeholder_in_an_answer_is_refused(thinker: Thinker, prompts: dict[str, Prompt]) -> None:
+    pad = prompts["image_colour"].token_ids[prompts["image_colour"].media[0].spans[0][0]]
+    for token, refused in ((pad, True), (pad - 10, False)):
+        with pytest.raises(ValueError, match=r"token 1 of 2: .* image") if refused else nullcontext():
+            thinker.hidden(np.array([5, token]), np.array([[0, 1]] * 3), (), (), Packed([0, 2]))
+
+
+def test_features_for_what_is_no_placeholder_are_refused(
+    thinker: Thinker, prompts: dict[str, Prompt], features: FeatureStore
+) -> None:
+    prompt = prompts["image_colour"]
+    (item,) = prompt.media
+    (start, length) = item.spans[0]
+    layout = Packed([0, len(prompt.token_ids)])
+    for spans, said in (
+        (((start - 1, length),), "token .* without features"),
+        (((start - 1, 1), (start, length)), f"{length + 1} features of image for {length} placeholders"),
+        (((start, length), (start, 1)), f"{length + 1} features of image for {length} placeholders"),
+    ):
+        moved = replace(item, spans=spans)
+        with pytest.raises(ValueError, match=said):
+            thinker.hidden(prompt.token_ids, prompt.positions, [moved], features([item]), layout)
+    as_video = replace(item, kind="video")
+    with pytest.raises(ValueError, match="a placeholder of image without features"):
+        thinker.hidden(prompt.token_ids, prompt.positions, [as_video], features([item]), layout)
+
+
 def test_the_embedding_of_a_clip_matters_beside_its_taps(thinker: Thinker, sequences: dict[str, Example]) -> None:
     sequence = sequences["image_colour"]
     (features,) = sequence.features
@@ -296,6 +344,17 @@ def test_the_fingerprint_is_of_the_weights_of_the_towers(random_checkpoint: Path
             other.module.get_parameter(name)[0] += 1
         seen.add(other.towers_fingerprint())
     assert len(seen) == 3
+
+
+def test_the_fingerprint_goes_by_what_the_towers_do_and_not_by_where_they_lie(
+    random_checkpoint: Path, thinker: Thinker, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(random_checkpoint, tmp_path / "moved")
+    assert Thinker(folder).towers_fingerprint() == thinker.towers_fingerprint()
+    config = json.loads((folder / "config.json").read_text())
+    config["thinker_config"]["audio_config"]["n_window_infer"] *= 2  # the weights stay, the windows do not
+    (folder / "config.json").write_text(json.dumps(config))
+    assert Thinker(folder).towers_fingerprint() != thinker.towers_fingerprint()
 
 
 def test_the_module_computes_in_the_dtype_it_is_asked_for(random_checkpoint: Path, prompts: dict[str, Prompt]) -> None:

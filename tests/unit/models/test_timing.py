@@ -26,6 +26,7 @@ def film(times: np.ndarray, duration: float, *, fps: float, max_frames: int = 64
         duration_seconds=duration,
         source_fps=len(times) / duration,
         audio=Audio(samples=np.zeros(160, np.float32), content="sound") if sound else None,
+        picture="frames",
         content="film",
     )
 

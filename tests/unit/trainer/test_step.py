@@ -15,7 +15,7 @@ from motet.algorithms import DAPO, GRPO
 from motet.batching.pack import collate
 from motet.identity import prompt_digest
 from motet.protocols import Algorithm
-from motet.trainer.step import Mismatch, accumulate
+from motet.trainer.step import Mismatch, accumulate, total
 from motet.types import Batch, MicroBatch, Sample
 
 
@@ -74,7 +74,7 @@ class Policy:
         micros: Sequence[MicroBatch] = MICROS,
         reference: Callable[[MicroBatch], Tensor] | None = None,
     ) -> tuple[dict[str, float], dict[str, Mismatch], float]:
-        metrics, worst = accumulate(
+        part = accumulate(
             micros,
             BATCH,
             algorithm=algorithm,
@@ -82,6 +82,7 @@ class Policy:
             reference=reference,
             after_backward=self.after_backward,
         )
+        metrics, worst = total([part])
         assert self.parameter.grad is not None
         return metrics, worst, float(self.parameter.grad)
 
@@ -133,3 +134,21 @@ def test_the_reference_is_asked_for_every_row() -> None:
     assert metrics["kl"] == pytest.approx(1 - log(2), rel=1e-5)
     assert metrics["loss"] == pytest.approx(-2.5 / 3 + 0.5 * (1 - log(2)), rel=1e-5)
     assert gradient == pytest.approx(-2.5 / 3 + 0.5 * (1 - 2), rel=1e-5)  # of k3: 1 - exp(ref - new)
+
+
+def test_ranks_add_up_and_the_worst_of_all_counts() -> None:
+    first = (
+        {"loss": 0.25, "media/mismatch": 0.0},
+        {"image": Mismatch(0.1, "image", 0), "text": Mismatch(0.3, "text", 2)},
+    )
+    second = {"loss": -1.0, "media/mismatch": 0.0}, {"image": Mismatch(0.2, "image", 5)}
+    empty: tuple[dict[str, float], dict[str, Mismatch]] = {"loss": 0.0, "media/mismatch": 0.0}, {}
+    metrics, worst = total([empty, first, second])
+    assert metrics == {
+        "loss": -0.75,
+        "media/mismatch": 0.0,
+        "mismatch/max": 0.3,
+        "mismatch/max/image": 0.2,
+        "mismatch/max/text": 0.3,
+    }
+    assert worst == {"image": Mismatch(0.2, "image", 5), "text": Mismatch(0.3, "text", 2)}

@@ -18,6 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from motet.config.schema import LoraConfig
+from motet.models.lora import Targets
+
 PREFIX = "thinker."
 
 
@@ -69,3 +72,12 @@ def from_released(name: str, tensor: Tensor, read: Callable[[str], Tensor]) -> N
                 "config.json and weights are not of the same model"
             )
         view.copy_(given)
+
+
+def lora_targets(config: LoraConfig) -> Targets:
+    """What `motet.models.lora` adapts in a Thinker."""
+    return Targets(
+        layers=("q_proj", "k_proj", "v_proj", "o_proj") if "attention" in config.targets else (),
+        tensors=("mlp.experts.gate_up_proj", "mlp.experts.down_proj") if "experts" in config.targets else (),
+        except_in=r"(visual|audio_tower)\..*",
+    )

@@ -12,7 +12,10 @@ import transformers
 from blake3 import blake3
 from torch import Tensor
 
+from motet.config.schema import LoraConfig
 from motet.models.attention import NAME, Layout
+from motet.models.lora import adapters, add_adapters
+from motet.models.qwen3_omni import names
 from motet.types import IntArray, MediaItem, MediaKind
 
 TOWERS = ("visual.", "audio_tower.")
@@ -25,11 +28,21 @@ class Thinker:
     audio tower's attention stays windowed. The talker and code2wav of the checkpoint are not loaded.
     """
 
-    def __init__(self, path: Path | str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        lora: LoraConfig | None = None,
+    ) -> None:
         from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
         module = Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(path, dtype=dtype)
         self.module: Any = module.eval()
+        self._has_adapters = lora is not None
+        if lora is not None:
+            add_adapters(self.module, lora, names.lora_targets(lora))
         self.module.to(device)
         self.module.set_attn_implementation({"text_config": NAME})
         self.module.set_experts_implementation({"text_config": "grouped_mm"})
@@ -78,7 +91,9 @@ class Thinker:
         return hasher.hexdigest()
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that learn, by their name in the module: all but the towers'."""
+        """The parameters that learn, by their name in the module: all but the towers', or the adapters alone."""
+        if self._has_adapters:
+            return adapters(self.module)
         return {n: p for n, p in self.module.named_parameters() if not n.startswith(TOWERS)}
 
     def encode(self, item: MediaItem) -> Tensor:
