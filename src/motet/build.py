@@ -52,7 +52,7 @@ def sampler(
     device = config.model.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    thinker = spec.policy(model, DTYPES[config.model.dtype], device, lora)
+    thinker = spec.policy(model, DTYPES[config.model.dtype], device, lora, config.seed)
     features = _features(config.features, thinker)
     renderer = spec.renderer(model, config.data, base, load_media)
     engine = EmbeddedEngine(

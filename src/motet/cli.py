@@ -75,6 +75,8 @@ def run_export(args: argparse.Namespace) -> None:
     from motet.checkpoint import export
 
     if args.adapter:
+        if args.dtype or not args.read_back:
+            raise ValueError("--dtype and --no-verify are for an export of all weights: leave them out with --adapter")
         export.export_adapter(args.run, args.out, step=args.step)
     else:
         export.export(args.run, args.out, step=args.step, dtype=args.dtype, read_back=args.read_back)

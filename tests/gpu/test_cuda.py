@@ -78,6 +78,69 @@ def test_engine_and_trainer_agree_and_a_step_learns(
     assert any(not torch.equal(before[name], parameter) for name, parameter in thinker.trained().items())
 
 
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_a_checkpoint_brings_back_weights_and_moments_bit_for_bit(
+    dtype: str, random_checkpoint: Path, renderer: Any, tmp_path: Path
+) -> None:
+    from motet.algorithms import GRPO
+    from motet.config.schema import TrainerConfig
+    from motet.features.store import FeatureStore
+    from motet.models.qwen3_omni.thinker import Thinker
+    from motet.trainer.torch_ import TorchTrainer
+
+    def trainer() -> TorchTrainer:
+        thinker = Thinker(random_checkpoint, dtype=getattr(torch, dtype), device="cuda")
+        store = FeatureStore(thinker.encode, fingerprint=thinker.towers_fingerprint(), device="cuda")
+        return TorchTrainer(
+            thinker,
+            store,
+            GRPO(),
+            TrainerConfig(),
+            reference=None,
+            temperature=1.0,
+            banned_ids=renderer.banned_ids,
+            num_steps=10,
+        )
+
+    async def save(trainer: TorchTrainer) -> None:
+        writing = await trainer.save(tmp_path)
+        for parameter in trainer._masters.parameters.values():
+            parameter.data.zero_()  # what happens while it is written is not in it
+        await writing
+
+    whole, resumed = trainer(), trainer()
+    for parameter in whole._masters.parameters.values():
+        parameter.grad = torch.randn_like(parameter)
+    whole._optimizer.step()
+    expected = {name: tensor.detach().clone() for name, tensor in whole._state().items()}
+    asyncio.run(save(whole))
+    asyncio.run(resumed.load(tmp_path))
+    found = resumed._state()
+    assert found.keys() == expected.keys()
+    assert [name for name in found if not torch.equal(found[name].cpu(), expected[name].cpu())] == []
+    for name, parameter in resumed._policy.trained().items():
+        assert torch.equal(parameter, expected[f"weights/{name}"].to(parameter.dtype))
+
+
+def test_features_kept_in_a_folder_come_back_to_the_device(
+    random_checkpoint: Path, prompts: Any, tmp_path: Path
+) -> None:
+    from motet.features.store import FeatureStore
+    from motet.models.qwen3_omni.thinker import Thinker
+
+    thinker = Thinker(random_checkpoint, dtype=torch.bfloat16, device="cuda")
+
+    def store() -> FeatureStore:
+        fingerprint = thinker.towers_fingerprint()
+        return FeatureStore(thinker.encode, fingerprint=fingerprint, folder=tmp_path, device="cuda")
+
+    first, second = store(), store()
+    media = prompts["image_audio"].media
+    computed, read = first(media), second(media)
+    assert (first.num_encoded, second.num_encoded) == (2, 0)
+    assert all(torch.equal(a, b) and a.is_cuda and b.is_cuda for a, b in zip(computed, read, strict=True))
+
+
 def test_varlen_attention_equals_one_call_a_sample() -> None:
     from motet.models.attention import Packed
 

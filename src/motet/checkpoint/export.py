@@ -71,6 +71,13 @@ def _check_vacant(out: Path) -> None:
         raise ValueError(f"{out} exists and is not empty: remove it or give another folder")
 
 
+def _temporary(out: Path) -> Path:
+    """Where the folder is written until it is whole; what a killed export left there is removed."""
+    temporary = out.with_name(f".tmp-{out.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    return temporary
+
+
 def _choose(store: CheckpointStore, step: int | Literal["best"] | None) -> int:
     if isinstance(step, int):
         if fault := store.fault(step):
@@ -110,12 +117,18 @@ def export_adapter(run: Path, out: Path, step: int | Literal["best"] | None = No
     config = load(run / "config.toml")
     if config.trainer.lora is None:
         raise ValueError(f"{run}: trains no adapters (trainer.lora is unset); export it without --adapter")
+    out = out.resolve()
     _check_vacant(out)
     store = CheckpointStore(run / "checkpoints", keep_last=config.checkpoint.keep_last)
     base = Path(config.model.path)
     targets = spec_of(base).lora_targets(config.trainer.lora)
     factors = dict(trained(store.path(_choose(store, step))))
-    lora.write_peft_folder(factors, config.trainer.lora, targets, out, base=base)
+    temporary = _temporary(out)
+    lora.write_peft_folder(factors, config.trainer.lora, targets, temporary, base=base)
+    for file in (*temporary.iterdir(), temporary):
+        sync(file)
+    temporary.replace(out)
+    sync(out.parent)
     return out
 
 
@@ -160,8 +173,7 @@ def write_folder(
     content = _content(source, base, dtype)
     if read_back:
         verify.loading(base)  # before anything is written
-    temporary = out.with_name(f".tmp-{out.name}")
-    shutil.rmtree(temporary, ignore_errors=True)  # of an export that was killed
+    temporary = _temporary(out)
     temporary.mkdir(parents=True)
     try:
         _write(content, base, temporary, dtype, shard_bytes)

@@ -41,8 +41,8 @@ class Targets:
     to last names, which would take in the towers' layers.)"""
 
 
-def add_adapters(module: torch.nn.Module, config: LoraConfig, targets: Targets) -> None:
-    """Put adapters into the module, drawn under seed 0: B begins at zero, so nothing changes yet.
+def add_adapters(module: torch.nn.Module, config: LoraConfig, targets: Targets, *, seed: int) -> None:
+    """Put adapters into the module. A is drawn under the seed, B begins at zero, so nothing changes yet.
 
     Raises ValueError where peft is not installed.
     """
@@ -53,7 +53,7 @@ def add_adapters(module: torch.nn.Module, config: LoraConfig, targets: Targets) 
 
     settings = _peft_settings(config, targets)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         peft.inject_adapter_in_model(peft.LoraConfig(**settings), module, adapter_name=ADAPTER)
 
 

@@ -25,7 +25,7 @@ class ModelSpec:
     """(model folder, DataConfig, folder that media paths start from, what decodes) -> rows to prompts. By default
     `media.load` decodes."""
     policy: Callable[..., Policy]
-    """(model folder, dtype, device, LoraConfig or None) -> the module that samples and learns."""
+    """(model folder, dtype, device, LoraConfig or None, seed of the adapters) -> the module that samples and learns."""
     to_released: Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]
     """One parameter in memory -> the tensors of the released checkpoint that it stands for."""
     from_released: Callable[[str, Tensor, Callable[[str], Tensor]], None]
@@ -36,8 +36,8 @@ class ModelSpec:
     """Config of a released checkpoint -> its tensors that are others under a second name."""
 
 
-def _policy(path: Path, dtype: torch.dtype, device: str, lora: LoraConfig | None = None) -> Policy:
-    return Thinker(path, dtype=dtype, device=device, lora=lora)
+def _policy(path: Path, dtype: torch.dtype, device: str, lora: LoraConfig | None = None, seed: int = 0) -> Policy:
+    return Thinker(path, dtype=dtype, device=device, lora=lora, seed=seed)
 
 
 SPECS = {

@@ -73,11 +73,15 @@ def test_adapters_begin_as_nothing_and_are_named_after_what_they_change(
     assert {id(p) for p in adapted.module.parameters() if p.requires_grad} == {id(p) for p in trained.values()}
 
 
-def test_adapters_are_drawn_alike_whatever_was_drawn_before(random_checkpoint: Path) -> None:
-    one = Thinker(random_checkpoint, lora=BOTH).trained()
+def test_adapters_are_drawn_by_the_seed_alone(random_checkpoint: Path) -> None:
+    one = Thinker(random_checkpoint, lora=BOTH, seed=5).trained()
     torch.manual_seed(99)
-    other = Thinker(random_checkpoint, lora=BOTH).trained()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    drawn = torch.random.get_rng_state()
+    same = Thinker(random_checkpoint, lora=BOTH, seed=5).trained()
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    other = Thinker(random_checkpoint, lora=BOTH, seed=6).trained()
+    assert {name for name in one if torch.equal(one[name], other[name])} == {n for n in one if n.endswith("lora_B")}
 
 
 @pytest.mark.parametrize("config", EACH, ids=lambda c: "+".join(c.targets))
@@ -120,3 +124,29 @@ def test_without_peft_it_says_how_to_get_it(random_checkpoint: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ValueError, match=r"^trainer\.lora needs peft: pip install 'motet\[lora\]'$"):
         Thinker(random_checkpoint, lora=BOTH)
+
+
+def test_a_run_without_adapters_has_none_to_export(random_checkpoint: Path, tmp_path: Path) -> None:
+    settings = {"run_dir": "run", "model": {"path": str(random_checkpoint)}, "data": {"train": "rows.jsonl"}}
+    (tmp_path / "config.toml").write_text(dump(RunConfig.model_validate(settings)))
+    with pytest.raises(ValueError, match=r"trains no adapters .* without --adapter$"):
+        export_adapter(tmp_path, tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()
+
+
+def test_a_folder_that_is_taken_keeps_what_it_holds(random_checkpoint: Path, make_trainer: Any, tmp_path: Path) -> None:
+    save_run(tmp_path / "run", random_checkpoint, BOTH, make_trainer, Thinker(random_checkpoint, lora=BOTH))
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "mine.txt").touch()
+    with pytest.raises(ValueError, match="exists and is not empty"):
+        export_adapter(tmp_path / "run", tmp_path / "adapter")
+    assert [file.name for file in (tmp_path / "adapter").iterdir()] == ["mine.txt"]
+
+    (tmp_path / ".tmp-other").mkdir()  # of an export that was killed
+    (tmp_path / ".tmp-other" / "adapter_model.safetensors").write_bytes(b"half")
+    export_adapter(tmp_path / "run", tmp_path / "other")
+    assert {file.name for file in (tmp_path / "other").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    assert not (tmp_path / ".tmp-other").exists()

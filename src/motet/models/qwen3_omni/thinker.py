@@ -26,6 +26,9 @@ class Thinker:
 
     The language model attends through `motet.models.attention`; the towers keep SDPA, one call per window, so the
     audio tower's attention stays windowed. The talker and code2wav of the checkpoint are not loaded.
+
+    Args:
+        lora: adapters to put in, drawn under `seed`; they alone are trained then.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Thinker:
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         lora: LoraConfig | None = None,
+        seed: int = 0,
     ) -> None:
         from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
@@ -42,7 +46,7 @@ class Thinker:
         self.module: Any = module.eval()
         self._has_adapters = lora is not None
         if lora is not None:
-            add_adapters(self.module, lora, names.lora_targets(lora))
+            add_adapters(self.module, lora, names.lora_targets(lora), seed=seed)
         self.module.to(device)
         self.module.set_attn_implementation({"text_config": NAME})
         self.module.set_experts_implementation({"text_config": "grouped_mm"})
