@@ -10,21 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from motet import compat
 from motet.checkpoint import dcp
 
-LORA = [
-    'trainer.lora.targets=["attention", "experts"]',
-    "trainer.lora.rank=16",
-    "trainer.lora.alpha=32",
-    "trainer.optimizer.lr=3e-3",
-]
+RECIPE = Path(__file__).parents[2] / "recipes" / "tiny-lora.toml"
 
 
 @pytest.fixture(scope="module")
 def run(settings_for: Any, tmp_path_factory: pytest.TempPathFactory, motet: Any) -> Path:
     """A third of the recipe's steps."""
     folder = tmp_path_factory.mktemp("lora") / "run"
-    done = motet("train", *settings_for(folder), *LORA, "steps=20", "eval.every_steps=20")
+    _, *overrides = settings_for(folder)
+    done = motet("train", RECIPE, *overrides, "steps=20", "eval.every_steps=20")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -61,14 +58,13 @@ def test_peft_on_the_base_scores_as_the_merged_export(run: Path, merged: Path, m
     import peft
 
     adapted = _logits(peft.PeftModel.from_pretrained(base, str(run / "adapter")).eval())
-    scale = float(whole.abs().max())
-    assert float((adapted - whole).abs().max()) <= 1e-5 * scale
-    assert float((plain - whole).abs().max()) > 0.1 * scale
+    assert float((adapted - whole).abs().max()) <= 1e-5  # logits reach 8
+    assert float((plain - whole).abs().max()) > 1
 
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(settings: list[str], tmp_path: Path, motet: Any) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    common = [*settings, *LORA, "checkpoint.every_steps=1", "eval.max_rows=9"]
+    common = [RECIPE, *settings[1:], "checkpoint.every_steps=1", "eval.max_rows=9"]
     assert motet("train", *common, f"run_dir={whole}", "steps=3").returncode == 0
     assert motet("train", *common, f"run_dir={cut}", "steps=2").returncode == 0
     done = motet("train", *common, f"run_dir={cut}", "steps=3", "--resume")
@@ -80,6 +76,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(settings: list[str],
 
 
 def _thinker(folder: Path) -> Any:
+    compat.torchvision()
     from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
     return Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder).eval()
