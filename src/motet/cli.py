@@ -239,7 +239,9 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("train", run_train, "train a model as a recipe says")
     _add_settings(sub)
-    sub.add_argument("--resume", action="store_true", help="go on from the last checkpoint of the run, or begin where there is none")
+    sub.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint of the run, or begin where there is none"
+    )
 
     sub = command("eval", run_eval, "measure held-out accuracy")
     _add_settings(sub)
